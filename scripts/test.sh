@@ -217,6 +217,7 @@ client() {
         suite "Python client, redis-py 5.0" python_tests "$python" "${side_by_side[@]}" \
             --ignore tests/test_types.py --ignore tests/test_http.py --ignore tests/test_pages.py \
             --ignore tests/test_httpx.py --ignore tests/test_fastapi.py --ignore tests/test_fastmcp.py \
+            --ignore tests/test_agents.py \
             --ignore tests/test_litellm.py --ignore tests/test_recipes.py
         ;;
     node)

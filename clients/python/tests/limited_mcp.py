@@ -1,15 +1,20 @@
-"""Servers of FastMCP for tests/test_fastmcp.py: four processes, each on a port that it prints, behind one server."""
+"""Servers of FastMCP for tests/test_fastmcp.py: four processes, each on a port that it prints, behind one server.
+
+Each has the same tools under three paths: with waits, with refusals at once, and with fastmcp's own limiter.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import redis.asyncio
 import uvicorn
 from fastmcp import FastMCP
+from fastmcp.server.middleware.rate_limiting import SlidingWindowRateLimitingMiddleware
 from starlette.middleware import Middleware
 
 from redis_cell import AsyncCell, AsyncGuard, FailClosed, Fixed, Log
@@ -17,6 +22,8 @@ from redis_cell.fastmcp import Places, RateLimits, RefusalStatus, Rule, report_c
 from redis_cell.fastmcp import client_of as address_of
 
 PROCESSES = 4
+OWN = 20
+"""The limit of fastmcp's own limiter, which counts in each process."""
 RULES = {
     "all": Rule(Fixed(20, per=3600), per="server", tools=["count"]),
     "each": Rule(Log(5, per=3600), tools=["mine"]),
@@ -41,7 +48,12 @@ def made(port: int) -> Any:
     at_once = FastMCP[Any]("at once")
     RateLimits(guard, RULES, client=client_of, period=1).add_to(at_once)
 
-    for each in (server, at_once):
+    own = FastMCP[Any]("its own limiter")
+    # For calls of tools, which are one kind of requests.
+    by_kind = {"get_client_id": lambda context: str(context.method)}
+    own.add_middleware(SlidingWindowRateLimitingMiddleware(OWN, window_minutes=60, **by_kind))
+
+    for each in (server, at_once, own):
 
         @each.tool
         async def count() -> int:  # pyright: ignore[reportUnusedFunction]
@@ -81,14 +93,12 @@ def made(port: int) -> Any:
 
     app = server.http_app(path="/waits", middleware=[Middleware(RefusalStatus)])
     other = at_once.http_app(path="/now", middleware=[Middleware(RefusalStatus)])
+    apps = {"/waits": app, "/now": other, "/own": own.http_app(path="/own")}
 
-    async def both(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await app(scope, receive, send)
-        else:
-            await (other if scope["path"] == "/now" else app)(scope, receive, send)
+    async def routed(scope: Any, receive: Any, send: Any) -> None:
+        await apps.get(scope["path"], app)(scope, receive, send)
 
-    return both, app, other
+    return routed, [*apps.values()]
 
 
 def main() -> None:
@@ -101,7 +111,7 @@ def main() -> None:
             break
     else:
         print(*(listener.getsockname()[1] for listener in listeners), flush=True)
-    both, app, other = made(int(sys.argv[1]))
+    routed, apps = made(int(sys.argv[1]))
 
     parent = os.getppid()
 
@@ -111,9 +121,11 @@ def main() -> None:
         os._exit(1)
 
     async def serve() -> None:
-        async with anyio.create_task_group() as tasks, app.lifespan(app), other.lifespan(other):
+        async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+            for app in apps:
+                await stack.enter_async_context(app.lifespan(app))
             # A connection that is closed while a client sends a request on it is an error of the client.
-            config = uvicorn.Config(both, log_level="error", lifespan="off", timeout_keep_alive=600)
+            config = uvicorn.Config(routed, log_level="error", lifespan="off", timeout_keep_alive=600)
             tasks.start_soon(end_with_parent)
             await uvicorn.Server(config).serve([listeners[0]])
 

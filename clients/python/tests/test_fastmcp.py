@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ async def test_clients_of_four_servers_get_exactly_the_limit(mcp: Servers) -> No
     assert len(refused) == CLIENTS - 20
     for data in refused:
         assert 3_500_000 < data["retryAfterMs"] <= 3_600_000 and data["limit"] == 20 and data["remaining"] == 0
+
+
+async def test_counting_in_each_process_admits_the_limit_in_each(mcp: Servers) -> None:
+    """The limit of fastmcp's own middleware is 20 too."""
+    admitted = {"own": 0, "now": 0}
+
+    async def ask(path: str, number: int) -> None:
+        async with mcp.client(number, path=path) as client:
+            for _ in range(25):
+                with suppress(MCPError, ToolError):
+                    await client.call_tool("count")
+                    admitted[path] += 1
+
+    await asyncio.gather(*(ask(path, number) for path in admitted for number in range(4)))
+    assert admitted == {"own": 80, "now": 20}
 
 
 async def test_a_client_has_its_own_limit_and_sees_it(mcp: Servers) -> None:

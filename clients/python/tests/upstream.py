@@ -50,6 +50,10 @@ class Upstream:
             await start(send, 404, {})
             await write(send, b"", False)
             return
+        if "/batches/" in scope["path"] or "/files/" in scope["path"]:
+            await start(send, 200, {"content-type": "application/json"})
+            await write(send, batch(scope["path"]), False)
+            return
         self.busy += 1
         self.busiest = max(self.busy, self.busiest)
         try:
@@ -139,6 +143,20 @@ def answer(path: str, status: int, completion: int) -> dict[str, Any]:
         choice["text"] = "hello"
     head = {"id": "1", "object": "chat.completion", "created": 1, "model": "fake"}
     return {**head, "choices": [choice], "usage": usage(completion)}
+
+
+def batch(path: str) -> bytes:
+    """A batch that has ended, or the file of its answers."""
+    if path.endswith("/content"):
+        bodies = [{"model": "fake", "usage": usage(completion)} for completion in (20, 40)]
+        rows = [{"id": "1", "custom_id": "1", "response": {"status_code": 200, "body": body}} for body in bodies]
+        return "\n".join(map(json.dumps, rows)).encode()
+    head = {"id": path.rpartition("/")[2], "object": "batch", "endpoint": "/v1/chat/completions", "status": "completed"}
+    times = {"created_at": 1, "completion_window": "24h"}
+    counted = {"total": 2, "completed": 2, "failed": 0}
+    return json.dumps(
+        {**head, **times, "input_file_id": "in", "output_file_id": "out", "request_counts": counted}
+    ).encode()
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from . import steps, wire
@@ -187,7 +186,7 @@ class Pacing:
         try:
             response = yield partial(send, request)
         except Exception as error:
-            if _never_sent(request, error) and (call := self.unsent(turn)):
+            if never_sent(request, error) and (call := self.unsent(turn)):
                 yield from self._tell(cell, call)
             raise
         for call in self.learned(turn, response.status_code, response.headers):
@@ -211,25 +210,77 @@ class Pacing:
         if closed:
             message = "redis_cell: the server of the rate limiter is unavailable"
         body = {"error": {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": message}}
-        return _library(request).Response(503 if closed else 429, headers=headers, json=body, request=request)
+        return library_of(request).Response(503 if closed else 429, headers=headers, json=body, request=request)
 
 
-def _library(thing: object) -> Any:
+def library_of(thing: object) -> Any:
     """Returns httpx or httpx2, whichever library a request comes from."""
     return importlib.import_module(type(thing).__module__.partition(".")[0])
 
 
-def _never_sent(request: Any, error: Exception) -> bool:
+def never_sent(request: Any, error: Exception) -> bool:
     """Whether an error means that the upstream has not received the request."""
-    library = _library(request)
+    library = library_of(request)
     return isinstance(error, (library.ConnectError, library.ConnectTimeout, library.PoolTimeout))
 
 
-class _Transport(Generic[C]):
-    """The common part of Transport and AsyncTransport."""
+class Sends:
+    """Sends requests by another transport, of the library that they come from."""
 
     _own: ClassVar[str]
     """The class of httpx and httpx2 that sends the requests if the caller provides no transport."""
+
+    def __init__(self, transport: Any) -> None:
+        self.transport = transport
+        self.making = threading.Lock()
+
+    def sender(self, request: Any) -> Any:
+        """Returns the transport that sends requests, which is made with the first one, of its library."""
+        with self.making:
+            if self.transport is None:
+                library = library_of(request)
+                self.transport = getattr(library, self._own)(limits=library.Limits(**CONNECTIONS))
+            return self.transport
+
+
+class Closes(Sends):
+    """A transport for blocking clients."""
+
+    _own = "HTTPTransport"
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class AsyncCloses(Sends):
+    """A transport for clients for asyncio."""
+
+    _own = "AsyncHTTPTransport"
+
+    async def aclose(self) -> None:
+        if self.transport is not None:
+            await self.transport.aclose()
+
+    async def __aenter__(self: AS) -> AS:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+S = TypeVar("S", bound=Closes)
+AS = TypeVar("AS", bound=AsyncCloses)
+
+
+class _Transport(Sends, Generic[C]):
+    """The common part of Transport and AsyncTransport."""
 
     def __init__(
         self,
@@ -241,21 +292,12 @@ class _Transport(Generic[C]):
         transport: Any = None,
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=isinstance(self, AsyncTransport))
+        super().__init__(transport)
         self.cell = cell
         self.pacing = Pacing(key, rate, max_wait)
-        self.transport = transport
-        self.making = threading.Lock()
-
-    def sender(self, request: Any) -> Any:
-        """Returns the transport that sends requests, which is made with the first one, of its library."""
-        with self.making:
-            if self.transport is None:
-                library = _library(request)
-                self.transport = getattr(library, self._own)(limits=library.Limits(**CONNECTIONS))
-            return self.transport
 
 
-class Transport(_Transport[Cell | Guard]):
+class Transport(_Transport[Cell | Guard], Closes):
     """A transport for httpx.Client and httpx2.Client, in which each request waits for its turn.
 
     `cell` is a Cell, or a Guard, which decides while the server is unavailable. `rate` is the limit that all workers
@@ -265,50 +307,16 @@ class Transport(_Transport[Cell | Guard]):
     `verify`, `http2` and `proxy` have no effect, because they are options of its transport.
     """
 
-    _own = "HTTPTransport"
-
     def handle_request(self, request: Any) -> Any:
         return steps.run(self.pacing.handled(request, self.cell, wait, self.sender(request).handle_request))
 
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.close()
 
-    def __enter__(self) -> Transport:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        self.close()
-
-
-class AsyncTransport(_Transport[AsyncCell | AsyncGuard]):
+class AsyncTransport(_Transport[AsyncCell | AsyncGuard], AsyncCloses):
     """Like Transport, but for httpx.AsyncClient and httpx2.AsyncClient, with an AsyncCell or an AsyncGuard."""
-
-    _own = "AsyncHTTPTransport"
 
     async def handle_async_request(self, request: Any) -> Any:
         send = self.sender(request).handle_async_request
         return await steps.async_run(self.pacing.handled(request, self.cell, async_wait, send))
-
-    async def aclose(self) -> None:
-        if self.transport is not None:
-            await self.transport.aclose()
-
-    async def __aenter__(self) -> AsyncTransport:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        await self.aclose()
 
 
 __all__ = ["AsyncTransport", "Transport"]

@@ -4,9 +4,9 @@
     limiter = Limiter("redis://localhost:6379", when_unavailable=FailOpen(), limits=limits)
 
 Write this in `rules.py` beside the proxy's configuration, which names it:
-`litellm_settings: {callbacks: rules.limiter}`. One call of CL.MTAKE takes from all limits of a request, with an
-estimate of its tokens and price, before the request goes to the upstream. Then one call of CL.MSETTLE corrects the
-estimate and releases the places.
+`litellm_settings: {callbacks: rules.limiter}`. One call of CL.MTAKE takes from all limits of a request, and holds an
+estimate of its tokens and price, before the request goes to the upstream. Then one call of CL.MSETTLE settles what was
+used and releases the places. What a process that dies has held comes back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -29,30 +29,34 @@ from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 
 from . import wire
-from .answers import Answer, Refused, RefusedForever, Together
+from .accounts import KEPT
+from .agents import Estimate, estimate
+from .answers import Admitted, Answer, Refused, RefusedForever, Together
 from .budgets import micro_dollars
 from .client import AsyncCell, check_url
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
 from .limiters import Fixed, Lease, Limit, Log, Rate
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, WhenUnavailable, check_choice
-from .waiting import async_wait
-from .wire import MOST, MOST_WEIGHT, Change, Release, Renew, Settle, Take
+from .waiting import async_answer
+from .wire import MOST, MOST_WEIGHT, Else, Hold, Once, Pools, Release, Renew, Take
 
 _log = logging.getLogger("redis_cell")
 
-Scope: TypeAlias = Literal["model", "key", "user", "team", "organisation"]
+Scope: TypeAlias = Literal["model", "key", "user", "team", "organisation", "member", "end_user", "tag"]
 """Who or what a limit applies to."""
 SCOPES = get_args(Scope)
 Unit: TypeAlias = Literal["requests", "tokens", "micro-dollars", "calls at once", "pause"]
 """The unit that a limit counts."""
 MICRO = 1_000_000
+COUNTED = ("tokens", "micro-dollars")
+"""The units that are held and settled."""
 METADATA = "redis_cell"
 """The name under which the metadata of a key, a team or an organisation has its limits."""
-MAX_TOKENS = 1000
-"""The estimated tokens of an answer if the request has no limit for them."""
 SETTLED = 10.0
 """How long after the end of a request LiteLLM may still report its usage, in seconds."""
+BATCHES = 30 * 86_400.0
+"""How long a batch that was charged is remembered, in seconds."""
 TIMEOUT = 5.0
 """The timeout for a connection and for a reply, in seconds. A busy proxy reads its replies late. For as long again, a
 late reply is awaited, to give back what it has taken."""
@@ -60,10 +64,11 @@ late reply is awaited, to give back what it has taken."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a model, a key, a user, a team or an organisation. None means no limit.
+    """The limits of a model, a key, a user, a team, an organisation, a member of a team, an end user or a tag.
 
-    Requests per minute are exact: no minute has more. Tokens per minute are a rate: as many can be used at once, and
-    then as many per minute. Months are calendar months in UTC.
+    None means no limit. Requests per minute are exact: no minute has more. Tokens per minute are a rate: as many can be
+    used at once, and then as many per minute. Months are calendar months in UTC. `otherwise` is the name of a model: if
+    this model's month is used up, requests go to that one, if its own month admits them.
     """
 
     requests_per_minute: int | None = None
@@ -71,6 +76,7 @@ class Limits:
     tokens_per_month: int | None = None
     dollars_per_month: Decimal | str | float | None = None
     calls_at_once: int | None = None
+    otherwise: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in ((each.name, getattr(self, each.name)) for each in fields(self)):
@@ -78,10 +84,16 @@ class Limits:
                 continue
             if name == "dollars_per_month":
                 micro_dollars(value, name, least=1)
+            elif name == "otherwise":
+                if not isinstance(value, str) or self._units() not in (["tokens_per_month"], ["dollars_per_month"]):
+                    raise ValueError(f"otherwise must be a model, beside one limit of a month, not {value!r}")
             elif not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"{name} must be a whole number, not {value!r}")
             elif not 1 <= value <= MOST:
                 raise ValueError(f"{name} must be from 1 to {MOST}, not {value}")
+
+    def _units(self) -> list[str]:
+        return [each.name for each in fields(self) if each.name != "otherwise" and getattr(self, each.name) is not None]
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Limits:
@@ -97,45 +109,6 @@ def _names_of(kind: Any) -> str:
     return "they are " + ", ".join(each.name for each in fields(kind))
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The tokens that a request may use: for its prompt, and for its answer."""
-
-    prompt: int
-    answer: int
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt + self.answer
-
-
-def _bytes_of(content: object) -> int:
-    """Returns the number of bytes of text in a request. Pictures and files, which are data URLs, are not text."""
-    if isinstance(content, str):
-        return 0 if content.startswith("data:") else len(content.encode("utf-8", "replace"))
-    if isinstance(content, Mapping):
-        return sum(_bytes_of(part) for part in cast(Mapping[object, object], content).values())
-    if isinstance(content, (list, tuple)):
-        return sum(_bytes_of(part) for part in cast(list[object], content))
-    return 1 if isinstance(content, int) else 0  # the input of an embedding can be tokens
-
-
-def estimate(data: Mapping[str, Any]) -> Estimate:
-    """Estimates the tokens of a request: one for every two bytes of its text, and the longest answer that it allows.
-
-    In most languages this is too high. The request is settled with the real usage afterwards.
-    """
-    prompt = sum(_bytes_of(data.get(name)) for name in ("messages", "prompt", "input", "system", "tools"))
-    longest = 0
-    if any(name in data for name in ("messages", "prompt")) or "max_output_tokens" in data:
-        names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-        given = [data[name] for name in names if isinstance(data.get(name), int)]
-        choices = data.get("n")
-        longest = max(0, *given, 0) if given else MAX_TOKENS
-        longest *= max(1, choices) if isinstance(choices, int) else 1
-    return Estimate(-(-prompt // 2), min(longest, 10**9))
-
-
 def _check_limits(limits: object) -> None:
     """Raises an error that names what is wrong with the limits of a Limiter."""
     if not isinstance(limits, Mapping):
@@ -146,6 +119,20 @@ def _check_limits(limits: object) -> None:
         for name, each in names.items():
             if not isinstance(name, str) or not isinstance(each, Limits):
                 raise TypeError(f"limits[{scope!r}] must be Limits(...), or map names to them, not {given!r}")
+            if each.otherwise is not None:
+                _check_otherwise(str(scope), name, cast(Mapping[str, Limits], names))
+
+
+def _check_otherwise(scope: str, name: str, limits: Mapping[str, Limits]) -> None:
+    """Raises an error that names what is wrong with the models that follow a model."""
+    if scope != "model" or name == "*":
+        raise ValueError(f"otherwise is for the limits of a model with a name, not of {scope} {name!r}")
+    seen = [name]
+    while (other := limits[seen[-1]].otherwise) is not None:
+        units = limits[other]._units() if other in limits else []
+        if other in seen or units not in (["tokens_per_month"], ["dollars_per_month"]):
+            raise ValueError(f"otherwise={other!r} must name another model that has one limit, of a month")
+        seen.append(other)
 
 
 def _check_scope(scope: object, name: str) -> None:
@@ -173,81 +160,103 @@ class Part:
     scope: str
     unit: Unit
     take: Take
+    unused: bool = False
+    """Whether the request has gone to another model than this limit's."""
 
 
 @dataclass(slots=True)
-class Upstream:
-    """One of several upstream requests of a request, and what it has taken from the limits of its model."""
-
-    model: str
-    parts: list[Part]
-    answer: Together[Answer]
-    reported: bool = False
-
-
-@dataclass(slots=True)
-class Admission:
-    """The units that a request has taken and not yet settled."""
+class Taken:
+    """What one call has taken from limits, under a hold of its own."""
 
     parts: list[Part]
-    flow: str | None
-    call_id: object
-    model: str | None
-    """The model whose limits `parts` has. None if that is not known before the router has chosen a deployment."""
-    estimated: Estimate
-    """The estimate of one upstream request."""
-    several: bool = False
-    """Whether the request names several models, so that the router calls all of them."""
+    hold: Hold
     answer: Together[Answer] | None = None
-    attempts: int = 0
-    api: object = None
-    """The API of the request, which LiteLLM may translate to another one for the upstream."""
-    upstreams: list[Upstream] = field(default_factory=list[Upstream])
-    tokens: int = 0
-    price: int = 0
-    """The reported usage of `upstreams`."""
-    settled: bool = False
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    model: str | None = None
+    """The model whose limits these are, of one of several upstream requests."""
+    reported: bool = False
 
     @property
     def by_server(self) -> bool:
         return self.answer is not None and self.answer.sent is not None
 
     def leases(self) -> list[tuple[str, Lease]]:
-        """Returns the places that the request holds, with their keys."""
-        upstreams = [part for each in self.upstreams if not each.reported for part in each.parts]
-        return _leases(self.parts + upstreams)
+        """Returns the places that the request has, with their keys."""
+        own = [part.take for part in self.parts if not part.unused]
+        return [(str(take.key), take.limit) for take in own if isinstance(take.limit, Lease)]
 
-    def moves(self, model: str, parts: list[Part], answer: Together[Answer] | None) -> list[Change]:
-        """Records that the request has taken `parts` for another model. Returns the changes that settle the parts of
-        the first model.
-        """
-        before = [part for part in self.parts if part.scope == "model"]
-        self.parts = [part for part in self.parts if part.scope != "model"] + parts
-        self.model = model
-        if answer is not None and self.answer is not None:
-            # For units that were taken later, this age is too long, which is safe: no more than is owed is given back.
-            sent = None if answer.sent is None else self.answer.sent
-            self.answer = Together(self.answer.combined, {**self.answer.each, **answer.each}, sent)
-        else:
-            self.answer = self.answer or answer
-        return _changes(before, 0, 0)
+    def held(self) -> list[Take]:
+        """Returns what the hold has."""
+        return [part.take for part in self.parts if part.unit in COUNTED and part.take.quantity]
 
-
-def _leases(parts: list[Part]) -> list[tuple[str, Lease]]:
-    return [(str(part.take.key), part.take.limit) for part in parts if isinstance(part.take.limit, Lease)]
+    def used(self, tokens: int | None, micros: int | None) -> list[Take]:
+        """Returns what the request has used of each limit. With None, an estimate stays as it is."""
+        used, takes = {"tokens": tokens, "micro-dollars": micros}, list[Take]()
+        for part in self.parts:
+            actual = 0 if part.unused else used.get(part.unit)
+            if part.unit in COUNTED:
+                takes.append(part.take if actual is None else replace(part.take, quantity=actual))
+            elif isinstance(part.take.limit, Lease) and not part.unused:
+                takes.append(part.take)
+        return takes
 
 
-def _changes(parts: list[Part], tokens: int | None, micros: int | None) -> list[Change]:
-    used = {"tokens": tokens, "micro-dollars": micros}
-    changes: list[Change] = []
-    for part in parts:
-        limit, actual = part.take.limit, used.get(part.unit)
-        if isinstance(limit, Lease):
-            changes.append(Release(part.take.key, limit))
-        elif actual is not None and actual != part.take.quantity:
-            changes.append(Settle(part.take.key, limit, actual - part.take.quantity))
-    return changes
+@dataclass(slots=True)
+class Admission:
+    """The units that a request has taken and not yet settled."""
+
+    taken: list[Taken]
+    """The first is what the request took before it was sent. Those of upstream requests follow."""
+    flow: str | None
+    call_id: object
+    model: str | None
+    """The model whose limits the request has taken. None if the router has not yet chosen a deployment."""
+    estimated: Estimate
+    """The estimate of one upstream request."""
+    several: bool = False
+    """Whether the request names several models, so that the router calls all of them."""
+    attempts: int = 0
+    api: object = None
+    """The API of the request, which LiteLLM may translate to another one for the upstream."""
+    chains: dict[str, list[tuple[str, Part]]] = field(default_factory=dict[str, list[tuple[str, Part]]])
+    """The models that may take the place of a model, by the key of its month, with their parts."""
+    tokens: int = 0
+    price: int = 0
+    """The reported usage of several upstream requests."""
+    settled: bool = False
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def parts(self) -> list[Part]:
+        return self.taken[0].parts
+
+    def rows(self) -> list[tuple[Part, Answer]]:
+        """Returns the answers for the limits of the request, without those of a model that it has left."""
+        return [
+            (part, taken.answer[part.take.key])
+            for taken in self.taken
+            if taken.answer is not None and taken.model is None
+            for part in taken.parts
+            if not part.unused
+        ]
+
+    def pools(self) -> list[Pools]:
+        """Returns what the request takes from: limits, and chains of models."""
+        return [
+            Else(part.take, *(other.take for _, other in self.chains[str(part.take.key)]))
+            if str(part.take.key) in self.chains
+            else part.take
+            for part in self.parts
+        ]
+
+    def choose(self, answer: Together[Answer]) -> str | None:
+        """Keeps the part of the model that a chain has chosen, and returns this model if it is another one."""
+        for index, part in enumerate(self.parts):
+            if not isinstance(answer[part.take.key], Admitted) and str(part.take.key) in self.chains:
+                for model, other in self.chains[str(part.take.key)]:
+                    if isinstance(answer[other.take.key], Admitted):
+                        self.parts[index], self.model = other, model
+                        return model
+        return None
 
 
 _admission: ContextVar[Admission | None] = ContextVar("redis_cell_admission", default=None)
@@ -319,8 +328,8 @@ class Limiter(CustomLogger):
     precedence.
 
     A request that cannot be admitted immediately waits up to `max_wait` seconds, fairly among the names of the scope
-    `flow`, by their `weights`. A place is leased for the time `lease` and renewed while the request runs, so if a
-    process crashes, its places become free when the leases end.
+    `flow`, by their `weights`. Places and what is held last for the time `lease` and are renewed while the request
+    runs, so if a process crashes, they come back.
     """
 
     def __init__(
@@ -381,24 +390,26 @@ class Limiter(CustomLogger):
         """Takes from all limits, or raises an exception with status 429, 413 or 503."""
         admission = self._admission_of(user_api_key_dict, data)
         if admission.parts:
-            answer = await self._taken(admission.parts, admission)
+            taken = admission.taken[0]
+            answer = await self._take(taken, admission.pools(), admission.flow)
             if not answer:
-                raise self._refusal(admission, answer)
-            admission.answer = answer
+                raise self._refusal(admission)
+            if (model := admission.choose(answer)) is not None:
+                data["model"] = model
         elif not self.limits.get("model"):
             return None
         _admission.set(admission)
         task = asyncio.current_task()
         self._later(self._watch(admission, task))
-        return None
+        return data
 
-    async def _taken(self, parts: list[Part], admission: Admission) -> Together[Answer]:
+    async def _take(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
         """Takes from limits. If this is cancelled, the units are given back, because the call may be admitted."""
-        asking = self._later(self._ask([part.take for part in parts], admission.flow))
+        asking = self._later(self._ask(taken, pools, flow))
 
         def give_back(asked: asyncio.Task[Together[Answer]]) -> None:
             if not asked.cancelled() and asked.exception() is None and asked.result():
-                self._later(self._settle_parts(parts, asked.result(), admission.flow, 0, 0))
+                self._later(self._settle_taken(taken, flow, 0, 0))
 
         try:
             return await asyncio.shield(asking)
@@ -413,7 +424,7 @@ class Limiter(CustomLogger):
         """Takes from the limits of the deployment that the router calls, whatever name the request has used.
 
         The first call of the expected model has taken already. Another attempt is a request of the model. A call of
-        another model takes from its limits, and the first model gets back what it has not used.
+        another model takes from its limits. The first model's units come back when the request is settled.
         """
         admission = self._mine(kwargs)
         if admission is None:
@@ -426,28 +437,45 @@ class Limiter(CustomLogger):
         if model is None:
             return None
         if admission.several:
-            answer = await self._taken_for(model, parts := self._parts_of(model, admission.estimated), admission)
-            admission.upstreams.append(Upstream(model, parts, answer or Together(cast(Any, None))))
+            await self._take_for(model, self._parts_of(model, admission.estimated), admission, model)
         elif model != admission.model:
-            parts = self._parts_of(model, admission.estimated)
-            answer, taken = await self._taken_for(model, parts, admission), admission.answer
-            by_server = admission.by_server
-            changes = admission.moves(model, parts, answer)
-            if changes and by_server:
-                await self._tell(wire.msettle(*changes, taken=taken))
+            await self._take_for(model, self._parts_of(model, admission.estimated), admission, None)
+            admission.model = model
+            await self._leave(admission, admission.taken[:-1])
         elif admission.attempts > 1:
-            again = [p for p in admission.parts if p.scope == "model" and p.unit in ("requests", "pause")]
-            await self._taken_for(model, again, admission)
+            own = [part for taken in admission.taken for part in taken.parts if not part.unused]
+            again = [part for part in own if part.scope == "model" and part.unit in ("requests", "pause")]
+            if again:
+                await self._taken_or_raise(Taken(again, self._hold()), model, admission.flow)
         return None
 
-    async def _taken_for(self, model: str, parts: list[Part], admission: Admission) -> Together[Answer] | None:
+    async def _take_for(self, model: str, parts: list[Part], admission: Admission, several: str | None) -> None:
         """Takes from the limits of a model, or raises an exception that the router takes for the upstream's."""
-        if not parts:
-            return None
-        answer = await self._taken(parts, admission)
-        if not answer:
+        taken = Taken(parts, self._hold(), Together(cast(Any, None)), several)
+        if parts:
+            await self._taken_or_raise(taken, model, admission.flow)
+        admission.taken.append(taken)
+
+    async def _taken_or_raise(self, taken: Taken, model: str, flow: str | None) -> None:
+        if not await self._take(taken, [part.take for part in taken.parts], flow):
             raise litellm.RateLimitError(f"redis_cell: a limit of the model {model} is reached", "redis_cell", "")
-        return answer
+
+    async def _leave(self, admission: Admission, earlier: list[Taken]) -> None:
+        """Releases the places of a model that a request has left. Its units come back when the request is settled."""
+        for taken in earlier:
+            leases = taken.leases()
+            for part in taken.parts:
+                part.unused = part.unused or part.scope == "model"
+            left = [each for each in leases if each not in taken.leases()]
+            if left and taken.by_server:
+                await self._tell(wire.msettle(*(Release(key, lease) for key, lease in left)))
+            else:
+                for key, lease in left:
+                    await self.guard.release(key, lease)
+
+    def _hold(self) -> Hold:
+        """Returns a new hold, which is renewed while its request runs."""
+        return Hold(f"{{{self.prefix}}}:holds", secrets.token_hex(8), self.lease)
 
     def _parts_of(self, model: str, estimated: Estimate) -> list[Part]:
         """Returns the units that an upstream request takes from the limits of its model."""
@@ -461,31 +489,48 @@ class Limiter(CustomLogger):
         called = _names(data)
         several = len(called) > 1
         model = None if several else _model_of(called[0])
+        member = f"{user.team_id}/{user.user_id}" if user.team_id and user.user_id else None
         names: dict[Scope, str | None] = {
             "model": model or None,
             "key": user.api_key,
             "user": user.user_id,
             "team": user.team_id,
             "organisation": user.org_id,
+            "member": member,
+            "end_user": user.end_user_id,
         }
         metadata: dict[Scope, Any] = {
             "key": getattr(user, "metadata", None),
             "team": getattr(user, "team_metadata", None),
             "organisation": getattr(user, "organization_metadata", None),
         }
-        found = {
-            scope: limits
-            for scope, name in names.items()
+        every: list[tuple[Scope, str | None]] = [*names.items(), *(("tag", tag) for tag in _tags_of(data))]
+        found = [
+            (scope, name, limits)
+            for scope, name in every
             if name is not None and (limits := self._limits_of(scope, name, metadata.get(scope))) is not None
-        }
+        ]
         tokens = self.estimate(data)
         models = [_model_of(name) or name for name in called]
-        price = max((self._price(limits, models, tokens) for limits in found.values()), default=0)
+        price = max((self._price(limits, models, tokens) for _, _, limits in found), default=0)
         holder, parts = secrets.token_hex(8), list[Part]()
-        for scope, limits in found.items():
-            parts += self._parts(scope, str(names[scope]), limits, tokens.tokens, price, holder, len(called))
+        for scope, name, limits in found:
+            parts += self._parts(scope, name, limits, tokens.tokens, price, holder, len(called))
         parts.sort(key=lambda part: part.unit == "pause")  # no request waits in the queue of a pause
-        return Admission(parts, names[self.flow], _call_id(data), model, tokens, several)
+        admission = Admission([Taken(parts, self._hold())], names[self.flow], _call_id(data), model, tokens, several)
+        for scope, _, limits in found:
+            if scope == "model" and limits.otherwise is not None:
+                own = next(part for part in parts if part.scope == "model" and part.unit in COUNTED)
+                parts.sort(key=lambda part: part is own)  # no request waits for the month of a model
+                admission.chains[str(own.take.key)] = list(self._chain(limits, tokens))
+        return admission
+
+    def _chain(self, limits: Limits, tokens: Estimate) -> Iterator[tuple[str, Part]]:
+        """Returns the models that follow a model, with what a request takes from their months."""
+        while (model := limits.otherwise) is not None:
+            limits = self._limits_of("model", model, None) or Limits()
+            parts = self._parts_of(model, tokens)
+            yield model, next(part for part in parts if part.unit in COUNTED)
 
     @staticmethod
     def _price(limits: Limits, models: list[str], tokens: Estimate) -> int:
@@ -501,7 +546,7 @@ class Limiter(CustomLogger):
             ("tokens", "month", _month(limits.tokens_per_month), tokens * calls),
             ("micro-dollars", "money", _money(limits.dollars_per_month), price),
             ("calls at once", "busy", self._places(limits.calls_at_once, holder), 1),
-            ("pause", "pause", GATE if scope == "model" else None, 0),
+            ("pause", "pause", GATE if scope == "model" and limits.otherwise is None else None, 0),
         )
         return [
             Part(scope, unit, Take(self._key(scope, name, kind), limit, quantity))
@@ -529,16 +574,23 @@ class Limiter(CustomLogger):
     def _places(self, count: int | None, holder: str) -> Lease | None:
         return None if count is None else Lease(count, lease=self.lease, holder=holder)
 
-    async def _ask(self, takes: list[Take], flow: str | None) -> Together[Answer]:
-        if not self.max_wait:
-            return await self.guard.mtake(*takes)
-        # The prefix is needed because a name from outside may equal the name of a kind of limiter.
-        name = None if flow is None else f"{self.flow}:{flow}"
-        weight = None if flow is None else self.weights.get(flow, self.weights.get("*"))
-        return await async_wait(self.guard, *takes, timeout=self.max_wait, flow=name, weight=weight)
+    async def _ask(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
+        hold = taken.hold if taken.held() else None
+        first, *others = pools
+        if not self.max_wait or not isinstance(first, Take):
+            answer = await self.guard.run(wire.mtake(first, *others, hold=hold, new=True))
+        else:
+            # The prefix is needed because a name from outside may equal the name of a kind of limiter.
+            name = None if flow is None else f"{self.flow}:{flow}"
+            weight = None if flow is None else self.weights.get(flow, self.weights.get("*"))
+            call = wire.bmtake(first, *others, timeout=None, flow=name, weight=weight, hold=hold, new=True)
+            answer = await async_answer(self.guard, call, self.max_wait)
+        taken.answer = answer
+        return answer
 
-    def _refusal(self, admission: Admission, answer: Together[Answer]) -> HTTPException:
-        rows = [(part, answer[part.take.key]) for part in admission.parts]
+    def _refusal(self, admission: Admission) -> HTTPException:
+        rows, answer = admission.rows(), admission.taken[0].answer
+        assert answer is not None
         if any(row.decided_by == "fail_closed" for _, row in rows):
             return HTTPException(503, "redis_cell: the rate limiter is unavailable")
         refusing = [(part, row) for part, row in rows if isinstance(row, (Refused, RefusedForever))]
@@ -547,7 +599,7 @@ class Limiter(CustomLogger):
             return HTTPException(413, f"redis_cell: the request alone exceeds the limit: {what}")
         # Places usually become free long before their leases end.
         waits = [1 if part.unit == "calls at once" else math.ceil(row.retry_after or 0) for part, row in refusing]
-        headers = {"retry-after": str(max([1, *waits])), **self._headers(admission, answer)}
+        headers = {"retry-after": str(max([1, *waits])), **self._headers(admission)}
         return HTTPException(429, f"redis_cell: a limit is reached: {what}", headers=headers)
 
     # After the call.
@@ -556,7 +608,7 @@ class Limiter(CustomLogger):
         """Settles a request whose answer is not a stream, before the client gets the answer."""
         admission = self._mine(data)
         usage = getattr(response, "usage", None)
-        if admission is not None and usage is not None and not admission.several:
+        if admission is not None and usage is not None and not admission.several and not _is_batch(response):
             hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
             await self._settle(admission, _total(usage), hidden.get("response_cost"))
         return response
@@ -583,19 +635,18 @@ class Limiter(CustomLogger):
     async def _report(self, admission: Admission, kwargs: Any, tokens: int | None, dollars: float | None) -> None:
         """Settles one of several upstream requests for its model, and counts its usage for the other limits."""
         model = _called(kwargs)
-        for upstream in admission.upstreams:
-            if upstream.model == model and not upstream.reported:
-                upstream.reported = True
+        for taken in admission.taken:
+            if taken.model == model is not None and not taken.reported:
+                taken.reported = True
                 price = None if dollars is None else micro_dollars(dollars)
                 admission.tokens += admission.estimated.tokens if tokens is None else tokens
-                admission.price += self._estimated(upstream, admission) if price is None else price
-                work = self._settle_parts(upstream.parts, upstream.answer, admission.flow, tokens, price)
-                await asyncio.shield(self._later(work))
+                admission.price += self._estimated(model, admission) if price is None else price
+                await asyncio.shield(self._later(self._settle_taken(taken, admission.flow, tokens, price)))
                 return
 
     @staticmethod
-    def _estimated(upstream: Upstream, admission: Admission) -> int:
-        return micro_dollars(price_of(upstream.model, admission.estimated))
+    def _estimated(model: str, admission: Admission) -> int:
+        return micro_dollars(price_of(model, admission.estimated))
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles a request whose stream has ended or whose client has left."""
@@ -605,11 +656,22 @@ class Limiter(CustomLogger):
                 usage = getattr(response_obj, "usage", None)
                 await self._report(admission, kwargs, _total(usage), kwargs.get("response_cost"))
         elif admission is not None:
-            if kwargs.get("cache_hit"):
+            if _is_batch(response_obj):
+                await self._settle(admission, 0, 0)
+                await self._charge_batch(admission, response_obj, kwargs.get("response_cost"))
+            elif kwargs.get("cache_hit"):
                 await self._settle(admission, 0, 0)
             else:
                 usage = getattr(response_obj, "usage", None)
                 await self._settle(admission, _total(usage), kwargs.get("response_cost"))
+
+    async def _charge_batch(self, admission: Admission, batch: Any, dollars: float | None) -> None:
+        """Charges what the requests in a batch have used to the months of whoever retrieves it first, once."""
+        tokens = _total(getattr(batch, "usage", None))
+        months = [part for part in admission.parts if isinstance(part.take.limit, Fixed)]
+        if tokens is not None and months:
+            hold = replace(self._hold(), owner=f"batch:{batch.id}")
+            await self._charge(Taken(months, hold).used(tokens, micro_dollars(dollars or 0)), hold, None, BATCHES)
 
     async def async_post_call_failure_hook(
         self, request_data: Any, original_exception: Any, user_api_key_dict: Any, traceback_str: Any = None
@@ -640,14 +702,12 @@ class Limiter(CustomLogger):
     async def async_post_call_response_headers_hook(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns headers for the remaining units, with the names that upstreams use."""
         admission = self._mine(data)
-        if admission is None or admission.answer is None:
-            return None
-        return self._headers(admission, admission.answer)
+        return None if admission is None else self._headers(admission) or None
 
-    def _headers(self, admission: Admission, answer: Together[Answer]) -> dict[str, str]:
+    def _headers(self, admission: Admission) -> dict[str, str]:
         headers: dict[str, str] = {}
         for unit in ("requests", "tokens"):
-            rows = [answer[part.take.key] for part in admission.parts if part.unit == unit]
+            rows = [row for part, row in admission.rows() if part.unit == unit]
             if rows:
                 row = min(rows, key=lambda row: row.remaining)
                 headers[f"x-ratelimit-limit-{unit}"] = str(row.limit)
@@ -671,49 +731,53 @@ class Limiter(CustomLogger):
         await asyncio.shield(self._later(self._settle_all(admission, tokens, price)))
 
     async def _settle_all(self, admission: Admission, tokens: int | None, price: int | None) -> None:
-        for upstream in admission.upstreams:
-            if not upstream.reported:  # its usage is unknown
-                await self._settle_parts(upstream.parts, upstream.answer, admission.flow, None, None)
+        for taken in admission.taken:
+            if taken.model is not None and not taken.reported:  # its usage is unknown
+                await self._settle_taken(taken, admission.flow, None, None)
                 admission.tokens += admission.estimated.tokens
-                admission.price += self._estimated(upstream, admission)
+                admission.price += self._estimated(taken.model, admission)
         if admission.several:
             tokens, price = admission.tokens, admission.price
-        await self._settle_parts(admission.parts, admission.answer, admission.flow, tokens, price)
+        for taken in admission.taken:
+            if taken.model is None:
+                await self._settle_taken(taken, admission.flow, tokens, price)
 
-    async def _settle_parts(
-        self,
-        parts: list[Part],
-        answer: Together[Answer] | None,
-        flow: str | None,
-        tokens: int | None,
-        price: int | None,
-    ) -> None:
-        """Settles units. With None, an estimate stays as it is."""
-        if answer is None or answer.sent is None:
-            for key, lease in _leases(parts):
+    async def _settle_taken(self, taken: Taken, flow: str | None, tokens: int | None, price: int | None) -> None:
+        """Settles what a call has taken. With None, an estimate stays as it is."""
+        if not taken.by_server:
+            for key, lease in taken.leases():
                 await self.guard.release(key, lease)
-        elif changes := _changes(parts, tokens, price):
-            shared = changes[0].key == parts[0].take.key and flow is not None and self.max_wait > 0
-            await self._tell(wire.msettle(*changes, taken=answer, flow=f"{self.flow}:{flow}" if shared else None))
+        elif takes := taken.used(tokens, price):
+            shared = takes[0].key == taken.parts[0].take.key and flow is not None and self.max_wait > 0
+            await self._charge(takes, taken.hold, f"{self.flow}:{flow}" if shared else None)
+
+    async def _charge(self, takes: list[Take], hold: Hold, flow: str | None, kept: float = KEPT) -> None:
+        once = Once(f"{hold.key!s}:{hold.owner!s}", max(kept, self.lease))
+        await self._tell(wire.settle(*takes, hold=hold, once=once, flow=flow))
 
     async def _tell(self, call: wire.Call[Any]) -> None:
         try:
             await self.guard.cell.run(call)
-        except Exception as error:  # the estimate stays charged, and a place becomes free when its lease ends
+        except Exception as error:  # what is held comes back, and a place becomes free when its lease ends
             _log.error("%s was not sent: %s", call.name, error)
 
     async def _watch(self, admission: Admission, task: asyncio.Task[Any] | None) -> None:
-        """Renews the places while the request runs, and settles the request afterwards if no hook does."""
+        """Renews places and holds while the request runs, and settles the request afterwards if no hook does."""
         if task is not None:
             task.add_done_callback(lambda _: admission.done.set())
         while not admission.done.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(admission.done.wait(), self.lease / 3)
-            renewals = [Renew(key, lease) for key, lease in admission.leases()]
-            if renewals and admission.by_server and not admission.done.is_set():
-                await self._tell(wire.msettle(*renewals))
+            for taken in admission.taken if not admission.done.is_set() else ():
+                if not taken.by_server or taken.reported:
+                    continue
+                if renewals := [Renew(key, lease) for key, lease in taken.leases()]:
+                    await self._tell(wire.msettle(*renewals))
+                if held := [replace(take, quantity=0) for take in taken.held()]:
+                    await self._tell(wire.mtake(*held, hold=taken.hold))
         if not admission.settled:
-            if not (admission.upstreams and all(each.reported for each in admission.upstreams)):
+            upstreams = [taken for taken in admission.taken if taken.model is not None]
+            if not (upstreams and all(each.reported for each in upstreams)):
                 await asyncio.sleep(min(SETTLED, self.lease / 3))
             await self._settle(admission, None, None)
 
@@ -747,6 +811,17 @@ def _total(usage: Any) -> int | None:
         parts = [getattr(usage, name, None) for name in ("input_tokens", "output_tokens")]
         total = sum(part for part in parts if isinstance(part, int)) if any(parts) else None
     return total if isinstance(total, int) and total >= 0 else None
+
+
+def _is_batch(response: Any) -> bool:
+    return getattr(response, "object", None) == "batch"
+
+
+def _tags_of(data: Mapping[str, Any]) -> list[str]:
+    """Returns the tags of a request, without repetitions."""
+    given = [data, data.get("metadata"), data.get("litellm_metadata")]
+    lists = [part.get("tags") for part in given if isinstance(part, Mapping)]
+    return list(dict.fromkeys(tag for tags in lists if isinstance(tags, list) for tag in tags if isinstance(tag, str)))
 
 
 def _has_one_deployment(model: str) -> bool:

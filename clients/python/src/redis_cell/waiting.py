@@ -161,18 +161,13 @@ class Plan(Generic[T]):
 def _answer(
     cell: Any,
     kind: type[Cell] | type[AsyncCell],
-    takes: tuple[Take, ...],
+    call: Call[Together[Answer] | None],
     timeout: Seconds | None,
-    flow: str | bytes | None,
-    weight: int | None,
-    hold: Hold | None,
     sleep: Callable[[float], Any],
 ) -> Steps[Together[Answer]]:
     plain = getattr(cell, "cell", cell)  # the cell of a guard
     clock = getattr(cell, "clock", time.monotonic)  # a fake cell has its own clock
-    plan = Plan(
-        wire.bmtake(*takes, timeout=None, flow=flow, weight=weight, hold=hold), timeout, plain is not cell, clock
-    )
+    plan = Plan(call, timeout, plain is not cell, clock)
     own = plain if isinstance(plain, kind) else None  # neither a fake cell nor a cell whose calls run in a thread
     answer = yield from plan.answer(cell.run, own, getattr(cell, "sleep", sleep))
     return cast(Together[Answer], answer)
@@ -194,7 +189,8 @@ def wait(
     of the client's connections, it tries again when it may be admitted. A Guard decides while the server is
     unavailable.
     """
-    return steps.run(_answer(cell, Cell, (first, *others), timeout, flow, weight, hold, time.sleep))
+    call = wire.bmtake(first, *others, timeout=None, flow=flow, weight=weight, hold=hold)
+    return steps.run(_answer(cell, Cell, call, timeout, time.sleep))
 
 
 async def async_wait(
@@ -207,4 +203,13 @@ async def async_wait(
     hold: Hold | None = None,
 ) -> Together[Answer]:
     """Like `wait`, for asyncio."""
-    return await steps.async_run(_answer(cell, AsyncCell, (first, *others), timeout, flow, weight, hold, asyncio.sleep))
+    return await async_answer(
+        cell, wire.bmtake(first, *others, timeout=None, flow=flow, weight=weight, hold=hold), timeout
+    )
+
+
+async def async_answer(
+    cell: AsyncRuns, call: Call[Together[Answer] | None], timeout: Seconds | None
+) -> Together[Answer]:
+    """Like `async_wait`, for a call of `wire.bmtake`."""
+    return await steps.async_run(_answer(cell, AsyncCell, call, timeout, asyncio.sleep))

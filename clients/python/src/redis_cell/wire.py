@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from . import answers
@@ -553,13 +553,22 @@ def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Together[Ans
     return read
 
 
-def mtake(first: Pools, *others: Pools, hold: Hold | None = None, once: Once | None = None) -> Call[Together[Answer]]:
+def _unheld(chains: tuple[Pools, ...], hold: Hold, answer: Together[Answer] | None) -> list[Call[Any]]:
+    """Returns the call that gives back what a hold has taken, all of it."""
+    takes = [take if isinstance(take.limit, Lease) else replace(take, quantity=0) for take in takes_of(chains)]
+    return [settle(*takes, hold=hold)] if answer else []
+
+
+def mtake(
+    first: Pools, *others: Pools, hold: Hold | None = None, once: Once | None = None, new: bool = False
+) -> Call[Together[Answer]]:
     """Takes units from several limiters of any kind, from all or from none: CL.MTAKE.
 
     A `Spill` or an `Else` is a chain of limiters, which counts as one. In a cluster, all keys must be in one slot.
     `combined.taken` is 0: each row has the quantity taken from its limiter, and with a chain in the call, the method
-    `taken` of the answer. What is taken with a `hold` comes back after its period unless `settle` settles it. With
-    `once`, the call is repeated if its reply is lost, and takes the units once.
+    `taken` of the answer. What is taken with a `hold` comes back after its period unless `settle` settles it. If its
+    owner is `new`, it comes back at once if nobody receives the answer. With `once`, the call is repeated if its reply
+    is lost, and takes the units once.
     """
     chains = (first, *others)
     takes = _logged(chains)
@@ -571,10 +580,18 @@ def mtake(first: Pools, *others: Pools, hold: Hold | None = None, once: Once | N
         _rows(takes, taking=True),
         decide=lambda by: by.decide(chains, saturate=False, taking=True, hold=hold),
         once=once,
-        undo=None if once or hold else lambda answer, sent: _back(takes, answer),
+        undo=_undo(chains, hold, once, new),
         mix=() if once or hold or len(takes) > len(chains) else takes,
         keys=keys,
     )
+
+
+def _undo(
+    chains: tuple[Pools, ...], hold: Hold | None, once: Once | None, new: bool
+) -> Callable[[Together[Answer] | None, float], list[Call[Any]]] | None:
+    if hold is not None:
+        return (lambda answer, sent: _unheld(chains, hold, answer)) if new else None
+    return None if once else lambda answer, sent: _back(takes_of(chains), answer)
 
 
 def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Together[Answer]]:
@@ -602,19 +619,26 @@ def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Togeth
     )
 
 
-def settle(first: Pools, *others: Pools, hold: Hold, once: Once | None = None) -> Call[Together[Balance]]:
+def settle(
+    first: Pools,
+    *others: Pools,
+    hold: Hold,
+    once: Once | None = None,
+    flow: str | bytes | None = None,
+) -> Call[Together[Balance]]:
     """Ends what an owner holds: each quantity is what was used. CL.MSETTLE with HOLD.
 
     What was held and not used comes back, what was used beyond it is charged, and places are released. Of a Fixed of
     which the owner holds nothing, because its hold has run out, all that was used is charged: so a settlement that may
-    be sent twice needs `once`. With chains, the method `taken` of the answer says which units each key bears.
+    be sent twice needs `once`. With chains, the method `taken` of the answer says which units each key bears. With
+    `flow`, the difference of `first` is also charged to the flow, as in `msettle`.
     """
     chains = (first, *others)
     takes, words = takes_of(chains), _Words(chains, lease=0)
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
     words.options(hold, once, "settled")
-    arguments, keys = words.rest()
+    arguments, keys = words.rest(*_flow(flow, None))
     return Call(
         "CL.MSETTLE",
         takes[0].key,
@@ -649,6 +673,7 @@ def bmtake(
     maxlen: int | None = None,
     hold: Hold | None = None,
     once: Once | None = None,
+    new: bool = False,
 ) -> Call[Together[Answer] | None]:
     """Takes units from several limiters, and waits in the server until all admit the call, fairly: CL.BMTAKE.
 
@@ -674,7 +699,8 @@ def bmtake(
     rows = _rows(takes, taking=True)
 
     def within(left: Seconds | None) -> Call[Together[Answer] | None]:
-        return bmtake(first, *others, timeout=left, flow=flow, weight=weight, maxlen=maxlen, hold=hold, once=once)
+        options: dict[str, Any] = {"flow": flow, "weight": weight, "maxlen": maxlen}
+        return bmtake(first, *others, timeout=left, hold=hold, once=once, new=new, **options)
 
     places = frozenset(take.key for take in takes if isinstance(take.limit, Lease))
 
@@ -685,8 +711,8 @@ def bmtake(
         lambda reply: None if reply is None else rows(reply),
         held=None if timeout is None else whole / 1_000_000,
         once=once,
-        waiting=Waiting(mtake(*chains, hold=hold, once=once), within, places, maxlen),
-        undo=None if once or hold else lambda answer, sent: _back(takes, answer),
+        waiting=Waiting(mtake(*chains, hold=hold, once=once, new=new), within, places, maxlen),
+        undo=_undo(chains, hold, once, new),
         keys=keys,
         flow=flow is not None,
     )

@@ -1,0 +1,440 @@
+"""Agents of OpenAI's Agents SDK, of LangGraph and of Pydantic AI, whose model always wants to search again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import agents
+import openai
+import pydantic_ai
+import pytest
+import redis
+import redis.asyncio
+from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
+from agents.models.openai_responses import OpenAIResponsesModel
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+import servers
+from redis_cell import AsyncBudget, AsyncCell, AsyncGuard, Budget, BudgetExceeded, Cell, FailClosed, RateLimited
+from redis_cell.agents import AsyncBudgetTransport, BudgetTransport, Estimate, Usage, estimate
+from redis_cell.testing import AsyncFakeCell, FakeCell
+from upstream import Upstream, answer, chunk, serving, start, write
+
+agents.set_tracing_disabled(True)
+SEARCH = 7
+"""The tokens of a search."""
+ANSWER = 50
+"""The longest answer that the agents allow."""
+
+
+class Model(Upstream):
+    """A model that always calls its tool twice at once. What it reports grows, but is below the estimate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[dict[str, Any]] = []
+        self.uses: list[Estimate] = []
+        self.longest = ANSWER
+        self.thinking = 0
+        """The requests whose answers have not begun."""
+        self.breaks = False
+        """Whether a stream breaks off in the middle."""
+
+    @property
+    def reports(self) -> list[int]:
+        return [used.tokens for used in self.uses]
+
+    async def answer(self, path: str, request: dict[str, Any], send: Any) -> None:
+        status, headers = self.decide()
+        self.requests.append(request)
+        self.thinking += 1
+        await asyncio.sleep(self.delay)
+        self.thinking -= 1
+        turn = len(self.requests)
+        used = Estimate(estimate(request).prompt // 2 + turn, self.longest - 1 - turn % 5)
+        if status != 200:
+            await start(send, status, {"content-type": "application/json", **headers})
+            await write(send, json.dumps(answer(path, status, 0)).encode(), False)
+            return
+        self.uses.append(used)
+        calls = [(f"call-{turn}-{number}", number) for number in range(2)]
+        body = responses(calls, used) if path.endswith("/responses") else completions(calls, used)
+        body["id"] = f"reply-{turn}"
+        if not request.get("stream"):
+            await start(send, 200, {"content-type": "application/json"})
+            await write(send, json.dumps(body).encode(), False)
+            return
+        await start(send, 200, {"content-type": "text/event-stream"})
+        with_usage = request.get("stream_options", {}).get("include_usage", False)
+        events = response_events(body) if path.endswith("/responses") else chunks(body, with_usage)
+        for index, event in enumerate(events):
+            if self.breaks and index == 1:
+                raise ConnectionError("the stream breaks off")
+            half = len(event) // 2  # no end of an event is the end of what arrives
+            await write(send, event[:half], True)
+            await asyncio.sleep(0)
+            await write(send, event[half:], True)
+        await write(send, b"", False)
+
+
+def completions(calls: list[tuple[str, int]], used: Estimate) -> dict[str, Any]:
+    tools = [
+        {
+            "id": name,
+            "type": "function",
+            "function": {"name": "search", "arguments": json.dumps({"query": str(number)})},
+        }
+        for name, number in calls
+    ]
+    message = {"role": "assistant", "content": None, "tool_calls": tools}
+    usage = {"prompt_tokens": used.prompt, "completion_tokens": used.answer, "total_tokens": used.tokens}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    return {"id": "1", "object": "chat.completion", "created": 1, "model": "fake", "choices": [choice], "usage": usage}
+
+
+def chunks(body: dict[str, Any], with_usage: bool) -> Iterator[bytes]:
+    message = body["choices"][0]["message"]
+    for index, call in enumerate(message["tool_calls"]):
+        delta = {"role": "assistant", "tool_calls": [{"index": index, **call}]}
+        yield chunk({"choices": [{"index": 0, "delta": delta}]})
+    yield chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    if with_usage:
+        yield chunk({"choices": [], "usage": body["usage"]})
+    yield b"data: [DONE]\n\n"
+
+
+def responses(calls: list[tuple[str, int]], used: Estimate) -> dict[str, Any]:
+    output = [
+        {"type": "function_call", "id": f"fc-{name}", "call_id": name, "name": "search", "status": "completed",
+         "arguments": json.dumps({"query": str(number)})}
+        for name, number in calls
+    ]  # fmt: skip
+    body = answer("/responses", 200, used.answer)
+    usage = {"input_tokens": used.prompt, "output_tokens": used.answer, "total_tokens": used.tokens}
+    return {**body, "output": output, "usage": {**body["usage"], **usage}}
+
+
+def response_events(body: dict[str, Any]) -> Iterator[bytes]:
+    begun = {**body, "status": "in_progress", "output": [], "usage": None}
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": begun}]
+    for index, item in enumerate(body["output"]):
+        place = {"output_index": index, "item_id": item["id"]}
+        added = {**item, "arguments": "", "status": "in_progress"}
+        events += [
+            {"type": "response.output_item.added", "output_index": index, "item": added},
+            {"type": "response.function_call_arguments.delta", **place, "delta": item["arguments"]},
+            {"type": "response.function_call_arguments.done", **place, "arguments": item["arguments"]},
+            {"type": "response.output_item.done", "output_index": index, "item": item},
+        ]
+    events.append({"type": "response.completed", "response": body})
+    for number, event in enumerate(events):
+        yield f"event: {event['type']}\ndata: {json.dumps({'sequence_number': number, **event})}\n\n".encode()
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    with serving(Model()) as model:
+        assert isinstance(model, Model)
+        yield model
+
+
+@pytest.fixture
+async def cell(server: servers.Server) -> AsyncIterator[AsyncCell]:
+    async with redis.asyncio.Redis(port=server.port) as client:
+        await client.flushall()
+        yield AsyncCell(client)
+
+
+def client_of(model: Model, transport: AsyncBudgetTransport) -> openai.AsyncOpenAI:
+    http = openai.DefaultAsyncHttpxClient(transport=transport)
+    return openai.AsyncOpenAI(api_key="k", base_url=model.url + "/v1", http_client=http)
+
+
+Search = Callable[[str], Any]
+
+
+async def agents_sdk(client: openai.AsyncOpenAI, search: Search, api: str, stream: bool) -> None:
+    kind = OpenAIResponsesModel if api == "responses" else OpenAIChatCompletionsModel
+    agent = agents.Agent(
+        name="researcher",
+        model=kind("fake", client),
+        model_settings=agents.ModelSettings(max_tokens=ANSWER),
+        tools=[agents.function_tool(search)],
+    )
+    if stream:
+        async for _ in agents.Runner.run_streamed(agent, "find it", max_turns=1000).stream_events():
+            pass
+    else:
+        await agents.Runner.run(agent, "find it", max_turns=1000)
+
+
+def graph_of(chat: ChatOpenAI, search: Search) -> Any:
+    bound = chat.bind_tools([tool(search)])
+
+    async def think(state: MessagesState) -> Any:
+        return {"messages": [await bound.ainvoke(state["messages"])]}
+
+    def think_now(state: MessagesState) -> Any:
+        return {"messages": [bound.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", think if chat.http_async_client else think_now)
+    graph.add_node("tools", ToolNode([tool(search)]))
+    graph.add_edge(START, "think")
+    graph.add_conditional_edges("think", tools_condition)
+    graph.add_edge("tools", "think")
+    return graph.compile()
+
+
+FOUND = {"messages": [{"role": "user", "content": "find it"}]}
+
+
+async def lang_graph(client: openai.AsyncOpenAI, search: Search, api: str, stream: bool) -> None:
+    chat = ChatOpenAI(
+        model="fake",
+        base_url=str(client.base_url),
+        api_key="k",  # type: ignore[arg-type]
+        http_async_client=client._client,
+        use_responses_api=api == "responses",
+        max_tokens=ANSWER,  # type: ignore[call-arg]
+        streaming=stream,
+    )
+    await graph_of(chat, search).ainvoke(FOUND, {"recursion_limit": 1000})
+
+
+async def pydantic(client: openai.AsyncOpenAI, search: Search, api: str, stream: bool) -> None:
+    kind: Any = PydanticResponsesModel if api == "responses" else OpenAIChatModel
+    agent = pydantic_ai.Agent(
+        kind("fake", provider=OpenAIProvider(openai_client=client)),
+        tools=[search],
+        model_settings={"max_tokens": ANSWER},
+    )
+
+    async def seen(_: Any, events: Any) -> None:
+        async for _event in events:
+            pass
+
+    limits = pydantic_ai.UsageLimits(request_limit=None)
+    await agent.run("find it", event_stream_handler=seen if stream else None, usage_limits=limits)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("run", [agents_sdk, lang_graph, pydantic])
+async def test_a_loop_is_stopped_at_its_budget(cell: AsyncCell, model: Model, run: Any, api: str, stream: bool) -> None:
+    limit = 3000
+    budget = AsyncBudget(cell, "run:4", tokens=limit)
+    researcher = budget.child("researcher", tokens=limit)
+    asked, searches, at_once, most = list[int](), 0, 0, 0
+
+    def estimated(data: Any) -> Estimate:
+        asked.append(estimate(data).tokens)
+        return estimate(data)
+
+    async def search(query: str) -> str:
+        """Finds what a query asks for."""
+        nonlocal searches, at_once, most
+        async with researcher.step("search", tokens=30) as step:
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.01)
+            step.used(tokens=SEARCH)
+            searches += 1
+            at_once -= 1
+        return "nothing, search again"
+
+    transport = AsyncBudgetTransport(researcher, estimate=estimated)
+    async with client_of(model, transport) as client:
+        with pytest.raises(BudgetExceeded) as stopped:
+            await run(client, search, api, stream)
+    used = sum(model.reports) + searches * SEARCH
+    assert (stopped.value.budget, stopped.value.unit) == ("run:4/researcher", "tokens")
+    assert 86_000 < (stopped.value.retry_after or 0) <= 86_400
+    # What is counted is what the model has reported. What is left is too little for one more call, which was not sent.
+    assert await budget.left() == {"tokens": limit - used} and used <= limit
+    if stopped.value.step == "fake":
+        assert stopped.value.left == limit - used < asked[-1] and len(asked) == len(model.reports) + 1
+        assert str(stopped.value).endswith(f"has: {limit - used} left")
+    else:
+        assert stopped.value.step == "search" and stopped.value.left < 30
+    assert await researcher.used() == {
+        "fake": {"tokens": sum(model.reports)},
+        "search": {"tokens": searches * SEARCH},
+    }
+    assert most == 2 and len(model.reports) > 3
+    assert all(request.get("stream", False) == stream for request in model.requests)
+    assert all(report <= held for report, held in zip(model.reports, asked, strict=False))
+
+
+def test_a_graph_of_threads(server: servers.Server, model: Model) -> None:
+    """Blocking calls of models, and two tools at once."""
+    with server.admin as admin, redis.Redis(port=server.port) as client:
+        admin.flushall()
+        budget = Budget(Cell(client), "run:4", dollars="0.01", steps=11)
+
+        def search(query: str) -> str:
+            """Finds what a query asks for."""
+            with budget.step("search", dollars="0.0002") as step:
+                step.used(dollars="0.0001")
+            return "nothing"
+
+        def price(name: str, prompt: int, answer: int) -> str:
+            assert name == "fake"
+            return f"{prompt / 1e6 + 2 * answer / 1e6:.6f}"
+
+        with openai.DefaultHttpxClient(transport=BudgetTransport(budget, price=price)) as http:
+            chat = ChatOpenAI(
+                model="fake",
+                base_url=model.url + "/v1",
+                api_key="k",  # type: ignore[arg-type]
+                http_client=http,
+                max_tokens=ANSWER,  # type: ignore[call-arg]
+            )
+            with pytest.raises(BudgetExceeded) as stopped:
+                graph_of(chat, search).invoke(FOUND, {"recursion_limit": 100})
+        # Every third step is a call of the model, and the twelfth is one too many.
+        assert (stopped.value.unit, stopped.value.left, len(model.reports)) == ("steps", 0, 4)
+        used = budget.used()
+        assert used["fake"]["steps"] == 4 and used["search"]["steps"] == 7
+        assert used["search"]["dollars"] == Decimal("0.0007")
+        assert used["fake"]["dollars"] == sum(Decimal(price("fake", use.prompt, use.answer)) for use in model.uses)
+        assert budget.left()["dollars"] == Decimal("0.01") - used["search"]["dollars"] - used["fake"]["dollars"]
+
+
+async def test_agents_at_once_share_a_budget(cell: AsyncCell, model: Model) -> None:
+    limit, asked = 6000, 1202
+    budget = AsyncBudget(cell, "run:4", tokens=limit, period=1)
+    model.delay, model.longest = 2.5, 700  # longer than the holds, which are renewed
+    children = [budget.child(f"agent-{number}", tokens=limit) for number in range(8)]
+
+    async def agent(child: AsyncBudget) -> None:
+        async with client_of(model, AsyncBudgetTransport(child)) as client:
+            while True:
+                await client.chat.completions.create(
+                    model="fake", max_tokens=1000, messages=[{"role": "user", "content": "x" * 400}]
+                )
+
+    running = asyncio.gather(*(agent(child) for child in children), return_exceptions=True)
+    seen = set[Any]()
+    while not running.done():
+        await asyncio.sleep(0.05)
+        before, left = model.thinking, (await budget.left())["tokens"]
+        if before == model.thinking == 4 and not model.reports:
+            seen.add(left)
+    assert seen == {limit - 4 * asked}
+    for stopped in running.result():
+        assert isinstance(stopped, BudgetExceeded) and stopped.budget == "run:4"
+        assert stopped.left < asked
+    assert await budget.left() == {"tokens": limit - sum(model.reports)}
+    assert limit - asked < sum(model.reports) <= limit
+
+
+async def test_what_a_reply_does_not_report_is_charged_as_estimated(cell: AsyncCell, model: Model) -> None:
+    budget = AsyncBudget(cell, "run:4", tokens=100_000)
+    asks: Any = {"model": "fake", "max_tokens": 400, "messages": [{"role": "user", "content": "x" * 200}]}
+
+    spent = 0
+
+    async def spends(work: Any) -> int:
+        nonlocal spent
+        before = spent
+        with pytest.raises((openai.OpenAIError, asyncio.CancelledError, ConnectionError)):
+            await work
+        spent = 100_000 - int((await budget.left())["tokens"])
+        return spent - before
+
+    async with client_of(model, AsyncBudgetTransport(budget)) as client:
+        client.max_retries = 0
+        model.faults.append((500, {}))
+        assert await spends(client.chat.completions.create(**asks)) == 0
+        model.breaks = True
+
+        async def broken() -> None:
+            async for _ in await client.chat.completions.create(**asks, stream=True):
+                pass
+            raise ConnectionError
+
+        assert await spends(broken()) == 502
+        model.breaks = False
+
+        async def left_early() -> None:
+            async with await client.chat.completions.create(**asks, stream=True) as stream:
+                async for _ in stream:
+                    raise ConnectionError
+
+        assert await spends(left_early()) == 502
+        model.delay = 2
+        call = asyncio.ensure_future(client.chat.completions.create(**asks))
+        before = len(model.seen)
+        while len(model.seen) == before:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        assert await spends(call) == 502
+        steps = await budget.used()
+        assert await spends(client.models.list()) == 0 and await budget.used() == steps  # no call of a model
+        client.base_url = "http://127.0.0.1:1/v1"
+        assert await spends(client.chat.completions.create(**asks)) == 0
+
+
+def test_usage_is_read_from_all_apis() -> None:
+    def read(text: str, kind: str = "text/event-stream; charset=utf-8") -> tuple[Estimate | None, bool]:
+        usage, last = Usage(kind), False
+        for index in range(0, len(text), 5):
+            last = usage.read(text[index : index + 5].encode())
+        return usage.tokens(), last
+
+    anthropic = (
+        'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":20,'
+        '"cache_read_input_tokens":300,"output_tokens":1}}}\n\n'
+        'data: {"type":"message_delta","usage":{"output_tokens":44}}\n\ndata: {"type":"message_stop"}\n'
+    )
+    assert read(anthropic) == (Estimate(320, 44), True)
+    assert read('data: {"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":9}}\r\n') == (
+        Estimate(5, 4),
+        False,
+    )
+    assert read('data: {"choices":[]}\n\ndata: [DONE]\n') == (None, True)
+    assert read('{"usage":{"prompt_tokens":8,"total_tokens":8}}', "application/json") == (Estimate(8, 0), False)
+    assert read("no JSON", "text/plain") == (None, False)
+
+
+async def test_without_the_server_it_is_as_the_guard_says(model: Model) -> None:
+    with servers.running() as server:
+        async with redis.asyncio.Redis(port=server.port, retry=None) as client:
+            guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
+            transport = AsyncBudgetTransport(lambda: AsyncBudget(guard, "run:4", tokens=10_000))
+            async with client_of(model, transport) as asks:
+                messages: Any = [{"role": "user", "content": "find it"}]
+                await asks.chat.completions.create(model="fake", messages=messages)
+                server.stop()
+                with pytest.raises(RateLimited):
+                    await asks.chat.completions.create(model="fake", messages=messages)
+    assert len(model.reports) == 1
+
+
+def test_mistakes_are_named() -> None:
+    budget, cell = Budget(FakeCell(), "run:4", tokens=1, dollars=1), AsyncFakeCell()
+    mistakes: list[tuple[str, Any]] = [
+        ("the budget 'run:4' has dollars, so price must be a function", lambda: BudgetTransport(budget)),
+        ("price must be a function, not '3.00'", lambda: BudgetTransport(budget, price="3.00")),  # type: ignore[arg-type]
+        (
+            "AsyncBudgetTransport needs a AsyncBudget",
+            lambda: AsyncBudgetTransport(budget),
+        ),  # type: ignore[type-var]
+        ("BudgetTransport needs a Budget, or a function, not 'run:4'", lambda: BudgetTransport("run:4")),  # type: ignore[type-var]
+        ("unexpected keyword argument 'tokens'", lambda: BudgetTransport(budget, tokens=3)),  # type: ignore[call-arg]
+        ("estimate must be a function", lambda: AsyncBudgetTransport(AsyncBudget(cell, "a", tokens=1), estimate=1)),  # type: ignore[arg-type]
+    ]
+    for text, mistake in mistakes:
+        with pytest.raises((TypeError, ValueError), match=text):
+            mistake()
