@@ -105,7 +105,8 @@ pub fn seen(
 ) -> Result<Option<Tat>, redis_cell_core::Error> {
     match order {
         _ if !is_anybody() => Ok(state),
-        Order::Behind => first_come::seen(place(call, key), state, now),
+        // A chain looks for its wait at instants that are still to come, and the line must not live through them.
+        Order::Behind => first_come::seen(place(call, key), state, now.min(ffi::now())),
         Order::Before | Order::ForAll => {
             first_come::saw(place(call, key), state, now);
             Ok(state)
@@ -267,6 +268,7 @@ fn wait<C: Command>(
 /// hold memory, which would never be freed.
 pub fn unload() {
     index::clear();
+    slots::clear();
 }
 
 fn place<'c>(call: &Call<'c>, key: Arg<'c>) -> Place<'c> {

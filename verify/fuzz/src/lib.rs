@@ -131,7 +131,7 @@ pub fn arguments(input: &[u8]) {
         Grammar { word: b"0", arguments: Arity::Always(3) },
     ];
     let mut parts = several::Parts::of(&all[..], &kinds);
-    let unit = parts.unit(&several::TailOption::ALL);
+    let unit = parts.unit(&several::Keyword::ALL);
     // The parts follow each other without a gap but for the words that join them, and the options follow
     // them.
     let end = parts.by_ref().fold(0, |end, part| {
@@ -140,7 +140,7 @@ pub fn arguments(input: &[u8]) {
         part.arguments.end
     });
     assert!(parts.rest().eq(all[end..].iter().copied()));
-    if let Some(options) = clear(several::Options::parse(parts.rest(), &several::TailOption::ALL)) {
+    if let Some(options) = clear(several::Options::parse(parts.rest(), &several::Keyword::ALL)) {
         assert_eq!(unit, options.unit);
     }
     let Ok(three) = <[&[u8]; 3]>::try_from(numbers) else { return };

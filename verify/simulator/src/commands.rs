@@ -19,6 +19,8 @@ pub mod class {
     pub const ZSET: i32 = 1 << 7;
     /// Of expired keys.
     pub const EXPIRED: i32 = 1 << 8;
+    /// Of evicted keys.
+    pub const EVICTED: i32 = 1 << 9;
     /// Of keys that were created.
     pub const NEW: i32 = 1 << 14;
 }
@@ -85,7 +87,7 @@ fn score(bytes: &[u8]) -> Option<f64> {
 
 /// The name of a command in upper case.
 pub fn name(words: &[Bytes]) -> String {
-    words.first().map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default()
+    words.first().and_then(|word| String::from_utf8(word.to_ascii_uppercase()).ok()).unwrap_or_default()
 }
 
 /// The keys that a command names.

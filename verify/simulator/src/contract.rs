@@ -57,6 +57,8 @@ pub struct Call {
     pub timeout: Option<i128>,
     /// The flow.
     pub flow: Option<Bytes>,
+    /// The weight of the flow.
+    pub weight: i128,
     /// `MAXLEN`.
     pub max_len: Option<i128>,
     /// The key of `ONCE`.
@@ -82,9 +84,13 @@ impl Reader<'_> {
     }
 
     fn number(&mut self) -> Option<i128> {
-        let text = self.text()?;
-        let number: i128 = text.parse().ok()?;
-        (number.to_string() == text && number.abs() < 1 << 62).then_some(number)
+        let (first, rest) = self.words.split_first()?;
+        self.words = rest;
+        let digits = first.strip_prefix(b"-").unwrap_or(first);
+        let is_plain = digits.iter().all(u8::is_ascii_digit) && (digits[..] == first[..] || digits != b"0");
+        let is_short = !digits.starts_with(b"0") || digits.len() == 1;
+        let number: i64 = std::str::from_utf8(first).ok()?.parse().ok()?;
+        (is_plain && is_short && number.unsigned_abs() < 1 << 62).then_some(number.into())
     }
 
     fn next_is(&self, word: &str) -> bool {
@@ -193,6 +199,7 @@ impl Call {
             wait: 0,
             timeout: None,
             flow: None,
+            weight: 1,
             max_len: None,
             once: None,
             once_period: 0,
@@ -210,8 +217,11 @@ impl Call {
         let settles = self.verb == "MSETTLE";
         loop {
             let stands = |at: usize| {
-                let word = reader.words.get(at).map(|word| String::from_utf8_lossy(word).to_uppercase());
-                word.is_some_and(|word| KINDS.contains(&&*word) || word == "SHADOW" || word == "RESET")
+                let is = |word: &Bytes, kind: &str| word.eq_ignore_ascii_case(kind.as_bytes());
+                reader
+                    .words
+                    .get(at)
+                    .is_some_and(|word| KINDS.iter().chain(&["SHADOW", "RESET"]).any(|kind| is(word, kind)))
             };
             let mut join = Join::None;
             if !stands(1) {
@@ -254,7 +264,7 @@ impl Call {
                 "FLOW" => {
                     self.flow = Some(reader.text()?.into_bytes());
                     if reader.optional("WEIGHT")? {
-                        reader.number()?;
+                        self.weight = reader.number()?;
                     }
                 }
                 "MAXLEN" => self.max_len = Some(reader.number()?),
@@ -386,11 +396,6 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
                 None => return None,
             };
             let state = state_of(value, expiry)?;
-            // Both are sets of instants. Which of them a set is, is told by the names of its entries alone.
-            let is_other = matches!(
-                (&state, &part.limit),
-                (State::Entries(_), Limit::Lease { .. }) | (State::Leases(_), Limit::Log { .. })
-            );
             // A sliding window that was begun with another period is not that of the model.
             let is_foreign = match (&state, &part.limit, value) {
                 (State::Sliding { start, .. }, Limit::Sliding { period, .. }, _) => start % period != 0,
@@ -399,7 +404,12 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
                 }
                 _ => false,
             };
-            if is_other || is_foreign {
+            // Leases that have ended are nothing.
+            let has_ended = matches!(
+                (&state, &part.limit),
+                (State::Leases(leases), Limit::Log { .. }) if leases.values().all(|end| *end <= now)
+            );
+            if is_foreign || has_ended {
                 return None;
             }
             // A debt above the tolerance lasts no longer than the key, after the clock was set.
@@ -428,9 +438,28 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
     Some(model)
 }
 
-/// What a call must do that does not wait, and on whose keys nobody waits.
-pub fn expected(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held>) -> Option<Expected> {
+/// What a call must do that does not wait.
+///
+/// `queued` are the costs of the clients that wait for its keys by `CL.BTHROTTLE`.
+pub fn expected(
+    call: &Call,
+    now: i128,
+    lead: i128,
+    held: &BTreeMap<String, Held>,
+    queued: &BTreeMap<String, i128>,
+) -> Option<Expected> {
     let mut model = model_of(call, now, lead, held)?;
+    let is_rate = |part: &Part| matches!(part.limit, Limit::Throttle { .. });
+    for (key, cost) in
+        queued.iter().filter(|(key, _)| call.parts.iter().any(|part| is_rate(part) && part.key == **key))
+    {
+        let tat = match model.key(key) {
+            Some((State::Tat(tat), _)) => now.max(*tat) + cost,
+            None => now + cost,
+            Some(_) => continue,
+        };
+        model.hold(key, State::Tat(tat), tat / 1_000_000 + 1);
+    }
     if call.hold.is_some() || call.has_chain() {
         return accounted(call, model, lead, held);
     }

@@ -8,7 +8,7 @@ use crate::world::Words;
 /// The settings of a world: the first line of a history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The server: `7.0.15`, `6.2.6` (no expiries as instants), or `8.6.3`.
+    /// The server: `7.0.15`, `6.2.6` (no expiries as instants), `8.6.3`, or `valkey-9.1.0`.
     pub version: String,
     /// Who listens to the effects from the start: `none`, `replica` or `aof`.
     pub listeners: String,
@@ -16,6 +16,10 @@ pub struct Settings {
     pub beside: bool,
     /// Whether the cron deletes keys that have expired.
     pub active: bool,
+    /// Whether the server is a node of a cluster.
+    pub cluster: bool,
+    /// Whether the server may evict keys.
+    pub evicts: bool,
     /// The nanoseconds that pass with each reading of a clock and each call of the module API.
     pub tick: i64,
     /// The wall clock at the beginning, in nanoseconds.
@@ -29,6 +33,8 @@ impl Default for Settings {
             listeners: "replica".into(),
             beside: false,
             active: true,
+            cluster: false,
+            evicts: false,
             tick: 0,
             wall: 1_800_000_000_123_456_789,
         }
@@ -54,10 +60,14 @@ pub enum Step {
     Reacts(u32, Vec<u8>, Words),
     /// The user of a client.
     User(u64, Vec<u8>),
-    /// A user loses its permissions, or has them again.
-    Denied(bool, Vec<u8>),
+    /// A user loses its permissions, of all keys or of one, or has them again.
+    Denied(bool, Vec<u8>, Option<Vec<u8>>),
     /// A key moves to another node of the cluster, or back.
     Moved(bool, Vec<u8>),
+    /// The slot of a key leaves for another node at once, without an event, or comes back without the key.
+    Left(bool, Vec<u8>),
+    /// The server evicts a key.
+    Evict(Vec<u8>),
     /// What happens to the replicas of the server: `comes`, `goes`, `returns`, `ends`.
     Replica(String),
     /// The server becomes a replica, or a primary.
@@ -145,11 +155,9 @@ pub fn words(line: &str) -> Option<Words> {
 
 impl Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, listeners, beside, active, tick, wall } = self;
-        write!(
-            f,
-            "server version={version} listeners={listeners} beside={beside} active={active} tick={tick} wall={wall}"
-        )
+        let Self { version, listeners, beside, active, cluster, evicts, tick, wall } = self;
+        write!(f, "server version={version} listeners={listeners} beside={beside} active={active} ")?;
+        write!(f, "cluster={cluster} evicts={evicts} tick={tick} wall={wall}")
     }
 }
 
@@ -164,8 +172,13 @@ impl Display for Step {
             Self::SetWithin(readings, nanos) => write!(f, "set {} within {readings}", time(*nanos)),
             Self::Reacts(times, key, words) => write!(f, "reacts {times} {} {}", word(key), line(words)),
             Self::User(client, name) => write!(f, "user {client} {}", word(name)),
-            Self::Denied(yes, name) => write!(f, "{} {}", if *yes { "deny" } else { "allow" }, word(name)),
+            Self::Denied(yes, name, key) => {
+                let name = [Some(name.clone()), key.clone()].into_iter().flatten().collect::<Vec<_>>();
+                write!(f, "{} {}", if *yes { "deny" } else { "allow" }, line(&name))
+            }
             Self::Moved(yes, key) => write!(f, "{} {}", if *yes { "moved" } else { "back" }, word(key)),
+            Self::Left(yes, key) => write!(f, "{} {}", if *yes { "leaves" } else { "enters" }, word(key)),
+            Self::Evict(key) => write!(f, "evict {}", word(key)),
             Self::Replica(what) => write!(f, "replica {what}"),
             Self::Role(replica) => write!(f, "{}", if *replica { "demote" } else { "promote" }),
             Self::Pause(nanos) => write!(f, "pause {}", time(*nanos)),
@@ -200,8 +213,10 @@ impl Step {
                 Self::Reacts(times, args.next()?, args.collect())
             }
             "user" => Self::User(text(&mut args)?.parse().ok()?, args.next()?),
-            "deny" | "allow" => Self::Denied(first == "deny", args.next()?),
+            "deny" | "allow" => Self::Denied(first == "deny", args.next()?, args.next()),
             "moved" | "back" => Self::Moved(first == "moved", args.next()?),
+            "leaves" | "enters" => Self::Left(first == "leaves", args.next()?),
+            "evict" => Self::Evict(args.next()?),
             "replica" => Self::Replica(text(&mut args)?),
             "demote" | "promote" => Self::Role(first == "demote"),
             "memory" => Self::Full(text(&mut args)? == "full"),
@@ -245,6 +260,8 @@ impl History {
                         "listeners" => settings.listeners = value.into(),
                         "beside" => settings.beside = value == "true",
                         "active" => settings.active = value == "true",
+                        "cluster" => settings.cluster = value == "true",
+                        "evicts" => settings.evicts = value == "true",
                         "tick" => settings.tick = number()?,
                         "wall" => settings.wall = number()?,
                         _ => return Err(wrong()),

@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 
 /// Bytes of a key, a value or an argument.
 pub type Bytes = Vec<u8>;
@@ -113,62 +114,100 @@ pub struct Entry {
     pub by_hand: bool,
 }
 
-/// Databases.
-#[derive(Clone, Debug, Default)]
-pub struct Keyspace {
-    dbs: BTreeMap<i32, BTreeMap<Bytes, Entry>>,
-    incarnations: u64,
+/// Something about some keys of each database.
+#[derive(Clone, Debug)]
+pub struct Places<T>(BTreeMap<i32, BTreeMap<Bytes, T>>);
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
 }
 
-impl Keyspace {
-    /// A key, whether its expiry has passed or not.
-    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Entry> {
-        self.dbs.get(&db)?.get(key)
+impl<T> Places<T> {
+    /// That of a key.
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&T> {
+        self.0.get(&db)?.get(key)
     }
 
     /// The same, to be changed in place.
-    pub fn get_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut Entry> {
-        self.dbs.get_mut(&db)?.get_mut(key)
+    pub fn get_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut T> {
+        self.0.get_mut(&db)?.get_mut(key)
     }
 
+    /// Says this of a key.
+    pub fn insert(&mut self, db: i32, key: &[u8], thing: T) {
+        let of_db = self.0.entry(db).or_default();
+        match of_db.get_mut(key) {
+            Some(place) => *place = thing,
+            None => drop(of_db.insert(key.to_vec(), thing)),
+        }
+    }
+
+    /// Forgets a key.
+    pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<T> {
+        self.0.get_mut(&db)?.remove(key)
+    }
+
+    /// Forgets the other keys.
+    pub fn retain(&mut self, which: impl Fn(&[u8]) -> bool) {
+        self.0.values_mut().for_each(|keys| keys.retain(|key, _| which(key)));
+    }
+
+    /// All keys.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, &Bytes, &T)> {
+        self.0.iter().flat_map(|(db, keys)| keys.iter().map(|(key, thing)| (*db, key, thing)))
+    }
+}
+
+/// Databases.
+#[derive(Clone, Debug, Default)]
+pub struct Keyspace {
+    keys: Places<Entry>,
+    incarnations: u64,
+}
+
+impl Deref for Keyspace {
+    type Target = Places<Entry>;
+
+    fn deref(&self) -> &Places<Entry> {
+        &self.keys
+    }
+}
+
+impl DerefMut for Keyspace {
+    fn deref_mut(&mut self) -> &mut Places<Entry> {
+        &mut self.keys
+    }
+}
+
+impl Keyspace {
     /// Sets a key to a new value.
     pub fn set(&mut self, db: i32, key: &[u8], value: Value, expiry: Option<i64>) -> u64 {
-        self.incarnations += 1;
-        let incarnation = self.incarnations;
-        let entry = Entry { value, expiry, incarnation, by_hand: false };
-        self.dbs.entry(db).or_default().insert(key.to_vec(), entry);
-        incarnation
+        self.put(db, key, Entry { value, expiry, incarnation: 0, by_hand: false })
     }
 
-    /// Removes a key.
-    pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Entry> {
-        self.dbs.get_mut(&db)?.remove(key)
-    }
-
-    /// Puts an entry under another name, where it is another value.
-    pub fn put(&mut self, db: i32, key: &[u8], mut entry: Entry) {
+    /// Puts an entry under a name, where it is another value. Returns its number.
+    pub fn put(&mut self, db: i32, key: &[u8], mut entry: Entry) -> u64 {
         self.incarnations += 1;
         entry.incarnation = self.incarnations;
-        self.dbs.entry(db).or_default().insert(key.to_vec(), entry);
+        self.insert(db, key, entry);
+        self.incarnations
     }
 
     /// Removes all keys of a database, or of all.
     pub fn flush(&mut self, db: Option<i32>) {
         match db {
-            Some(db) => drop(self.dbs.remove(&db)),
-            None => self.dbs.clear(),
+            Some(db) => drop(self.keys.0.remove(&db)),
+            None => self.keys.0.clear(),
         }
     }
 
     /// Exchanges two databases.
     pub fn swap(&mut self, one: i32, other: i32) {
-        let (first, second) = (self.dbs.remove(&one), self.dbs.remove(&other));
-        self.dbs.extend(first.map(|keys| (other, keys)).into_iter().chain(second.map(|keys| (one, keys))));
-    }
-
-    /// All keys.
-    pub fn iter(&self) -> impl Iterator<Item = (i32, &Bytes, &Entry)> {
-        self.dbs.iter().flat_map(|(db, keys)| keys.iter().map(|(key, entry)| (*db, key, entry)))
+        let dbs = &mut self.keys.0;
+        let (first, second) = (dbs.remove(&one), dbs.remove(&other));
+        dbs.extend(first.map(|keys| (other, keys)).into_iter().chain(second.map(|keys| (one, keys))));
     }
 
     /// Whether both are the same key: the same value until the same instant, or until instants that have both

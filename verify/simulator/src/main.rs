@@ -13,6 +13,9 @@ use redis_cell_simulator::history::History;
 use redis_cell_simulator::run::{self, Source};
 use redis_cell_simulator::writer::REAL;
 
+#[global_allocator]
+static MEMORY: boundary::Memory = boundary::Memory;
+
 struct Options {
     module: String,
     first: u64,

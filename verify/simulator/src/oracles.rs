@@ -4,6 +4,9 @@
 //!   promise; a timeout is told in time
 //! - *bound*: what was admitted on a key by one limit, booked and waited for included, stays below the bound
 //! - *progress*: no client waits that could be admitted, and that no other client precedes
+//! - *told*: each key that has changed was signalled and published
+//! - *fair*: flows that wait for one limiter are served by their weights, within the bound of the pages
+//! - *info*: the module's section of INFO counts what was replied, and the clients that wait
 //! - *purity*: a refusal, a look and an error change nothing
 //! - *replication*: the keys by the stream of effects are the keys
 //! - *handles*, *cost* and *memory* are found by the world itself, by the server and at the end of a run
@@ -15,9 +18,9 @@ use crate::accounts;
 use crate::clock;
 use crate::contract::{self, Call};
 use crate::history::{self, Step};
-use crate::keyspace::{Bytes, Entry, Keyspace};
+use crate::keyspace::{Bytes, Entry, Keyspace, Value};
 use crate::model::{Limit, Rate};
-use crate::world::{Answer, Held, MILLI, Reply, Words, World, with};
+use crate::world::{Answer, Held, MILLI, Reply, Words, World, slot_of, with};
 
 /// How much later than at once something that is due may happen: the milliseconds of timers, the poll while
 /// writes are paused, and the budget of the main thread, with a margin.
@@ -48,6 +51,15 @@ struct Ledger {
     is_spoilt: bool,
 }
 
+/// What the flows of a queue were given, by the pages' bound.
+#[derive(Debug, Default)]
+struct Shares {
+    /// The weight of each flow, if it has not changed, and the largest share of one of its calls.
+    flows: BTreeMap<Option<Bytes>, (i128, f64)>,
+    /// By how much one flow was given more than another one, since both have waited.
+    ahead: BTreeMap<(Option<Bytes>, Option<Bytes>), f64>,
+}
+
 /// What the oracles remember.
 #[derive(Debug, Default)]
 pub struct Judge {
@@ -60,9 +72,19 @@ pub struct Judge {
     /// When the server had last had its turn, on the monotonic clock, if nothing has happened since.
     is_settled: bool,
     /// Replies that are stored by ONCE, with the instants until which they are there for certain.
-    stored: BTreeMap<(i32, Bytes), (Reply, i64)>,
+    stored: BTreeMap<(i32, Bytes), (Reply, i64, i64)>,
     /// Since when nothing but time keeps the server from serving, on the monotonic clock.
     free_since: i64,
+    shares: BTreeMap<(i32, String), Shares>,
+    /// Keys with bookings behind clients that wait for them.
+    booked: BTreeSet<(i32, String)>,
+    /// Since when the slots of keys are served elsewhere, or the server is a replica, on the monotonic clock.
+    left: BTreeMap<u16, i64>,
+    demoted: i64,
+    /// How many times the server has had its turn.
+    looks: u32,
+    /// The counts of INFO at the beginning.
+    counted: BTreeMap<String, u64>,
     /// How many replies were compared with the contract.
     pub compared: u64,
     /// How many of them were errors of the limiter's.
@@ -82,8 +104,12 @@ pub struct Before {
     written: u64,
     /// The units for which clients wait that come before this call.
     goes_before: Option<u64>,
+    /// The costs of the clients that wait for its keys, which count as taken.
+    queued: BTreeMap<String, i128>,
     /// Whether the key of `ONCE` was there.
     is_repeat: bool,
+    /// Whether there was no memory.
+    is_full: bool,
 }
 
 /// The first integer of a reply.
@@ -96,10 +122,16 @@ fn first(reply: &Reply) -> Option<i64> {
 }
 
 impl Judge {
+    /// The module was loaded.
+    pub fn begin(&mut self) {
+        self.counted = counts();
+        with(|world| world.replied.clear());
+    }
+
     /// Looks at the world before a step.
     pub fn before(&mut self, step: &Step) -> Before {
         with(|world| {
-            world.seen.clear();
+            (world.seen, world.signalled, world.published) = Default::default();
             world.sees = true;
         });
         let mut before =
@@ -128,12 +160,29 @@ impl Judge {
             is_plain && world.settings.tick == 0 && world.reactions.iter().all(|one| one.left == 0)
         });
         // Who waits counts as taken for the keys that they wait for.
-        let names = |waiter: &Waiter| {
+        let names = |waiter: &&Waiter| {
             waiter.db == db
                 && call.parts.iter().any(|part| waiter.call.parts.iter().any(|own| own.key == part.key))
         };
-        before.is_plain &= !self.is_set_within && call.once.is_none() && !self.waiters.values().any(names);
+        before.is_plain &= !self.is_set_within && call.once.is_none();
+        for waiter in self.waiters.values().filter(names) {
+            // Another module may have booked behind them.
+            before.is_plain &= with(|world| !world.settings.beside);
+            let part = &waiter.call.parts[0];
+            let is_behind = !["CHARGE", "REFUND", "PAUSE", "MSETTLE"].contains(&call.verb.as_str());
+            match &part.limit {
+                Limit::Throttle { rate, .. }
+                    if waiter.call.verb == "BTHROTTLE"
+                        && is_behind
+                        && !self.booked.contains(&(db, part.key.clone())) =>
+                {
+                    *before.queued.entry(part.key.clone()).or_default() += rate.cost(part.quantity);
+                }
+                _ => before.is_plain = false,
+            }
+        }
         before.goes_before = self.goes_before(&call, db);
+        before.is_full = with(|world| world.is_out_of_memory());
         before.is_repeat = call.once.as_ref().is_some_and(|name| {
             with(|world| world.keys.get(db, name).is_some() && !world.is_expired(db, name))
         });
@@ -150,11 +199,15 @@ impl Judge {
         self.spoil(step);
         for answer in &answers {
             // Which may have been sent long before.
-            self.spoil(&Step::Call(answer.client, (*answer.words).clone()));
+            self.spoil_by(&answer.words);
             self.answered(answer, before);
         }
+        self.told();
         self.admitted_in_order(&answers);
+        self.admitted_fairly(&answers);
+        self.rejected_rightly(&answers);
         self.follow_waiters(&answers);
+        self.follow_bookings(&answers);
         self.replication();
         let is_held_up = with(|world| {
             // Timers follow the wall clock; the module sets its own again when the cron runs.
@@ -162,6 +215,7 @@ impl Judge {
                 || world.is_replica
                 || world.is_full
                 || !world.moved.is_empty()
+                || !world.left.is_empty()
                 || !world.denied.is_empty()
                 || clock::wall() / MILLI <= world.paused_until
         });
@@ -177,7 +231,14 @@ impl Judge {
         });
         self.free_since = self.free_since.max(ended);
         let is_looked_at = has_its_turn && matches!(step, Step::Pass(nanos) if *nanos >= SLACK);
+        if matches!(step, Step::Pass(_)) {
+            self.ends_by_itself();
+        }
         if is_looked_at {
+            self.looks += 1;
+            if self.looks.is_multiple_of(32) {
+                self.info();
+            }
             self.keeps_timeouts();
             // Whoever stood behind a client that was answered just now has had no turn since.
             let latest = answers.iter().map(|answer| answer.at).max();
@@ -190,15 +251,24 @@ impl Judge {
 
     /// A call was answered at once: its reply and its keys are those of the contract.
     fn answered(&mut self, answer: &Answer, before: &Before) {
-        let Some(call) = Call::parse(&answer.words) else { return };
         let own = before
             .call
             .as_ref()
             .filter(|(client, words, ..)| *client == answer.client && *words == *answer.words);
+        let call = match own {
+            Some((.., call)) => call.clone(),
+            None => match Call::parse(&answer.words) {
+                Some(call) => call,
+                None => return,
+            },
+        };
         if answer.waited.is_none()
             && let Some((_, _, db, _)) = own
         {
             self.pure(&call, answer, before);
+            if before.is_full && !matches!(answer.reply, Reply::Error(_)) {
+                self.grows(answer);
+            }
             if let Some(units) = before.goes_before.filter(|_| first(&answer.reply) == Some(0)) {
                 let line = history::line(&answer.words);
                 let text =
@@ -225,14 +295,12 @@ impl Judge {
         };
         let key = (answer.db, name.clone());
         let now = answer.at;
-        self.stored.retain(|_, (_, until)| now < *until);
+        self.stored.retain(|_, (_, until, _)| now < *until);
         let refused = call.may_refuse() && first(&answer.reply) != Some(0);
         match self.stored.get(&key) {
-            Some((reply, _)) => {
-                let rows = |reply: &Reply| if let Reply::Array(rows) = reply { rows.len() } else { 0 };
-                let is_same = rows(reply) == call.parts.len() + 1;
-                let forbidden =
-                    ["NOPERM", "MOVED", "READONLY", "OOM", "ERR", "TRYAGAIN", "UNBLOCKED", "WRONGTYPE"];
+            Some((reply, ..)) => {
+                let forbidden = ["NOPERM", "MOVED", "READONLY", "OOM", "TRYAGAIN", "UNBLOCKED"];
+                let is_same = is_shape_of(reply, call);
                 let is_error = matches!(&answer.reply, Reply::Error(text) if forbidden.iter().any(|code| text.starts_with(code)));
                 // Whoever has waited may have timed out before the other call came.
                 let is_late = answer.waited.is_some() && answer.reply == Reply::Null;
@@ -248,7 +316,12 @@ impl Judge {
             None if is_repeat.unwrap_or_else(|| !is_stored_now(call, name, answer)) => {}
             None => {
                 let until = now + call.once_period - SLACK;
-                self.stored.insert(key, (answer.reply.clone(), until));
+                let is_exact = is_repeat.is_some() && lead() == 0 && with(|world| !world.settings.beside);
+                if is_exact && !is_stored_now(call, name, answer) {
+                    let line = history::line(&answer.words);
+                    with(|world| world.violates("contract", format!("the reply of {line} is not stored")));
+                }
+                self.stored.insert(key, (answer.reply.clone(), until, now));
             }
         }
     }
@@ -306,10 +379,16 @@ impl Judge {
         }
         let now = i128::from(before.now);
         let lead = now - i128::from(clock::wall());
-        let Some(expected) = contract::expected(call, now, lead, &before.held) else { return };
+        let Some(expected) = contract::expected(call, now, lead, &before.held, &before.queued) else {
+            return;
+        };
         self.compared += 1;
         let came = answer.reply.shown();
         let agrees = match (&expected.reply, &answer.reply) {
+            // A call that is admitted behind clients that wait moves back later.
+            (Ok(reply), _) if !before.queued.is_empty() && reply.starts_with('0') && !call.looks() => {
+                first(&answer.reply) == Some(0)
+            }
             (Ok(reply), _) => *reply == came,
             (Err(error), Reply::Error(text)) => {
                 self.errors += 1;
@@ -323,6 +402,11 @@ impl Judge {
                 let expected = expected.reply.unwrap_or_else(|error| format!("(error) {error}"));
                 return world
                     .violates("contract", format!("{line}: {expected} was expected, and {came} came"));
+            }
+            // Behind clients that wait, what is stored is exact for bookings only, which store their costs.
+            let books = call.verb == "RESERVE" && call.parts[0].quantity > 0 && !call.prepays;
+            if !(before.queued.is_empty() || books && is_booking(&answer.reply)) {
+                return;
             }
             for (key, held) in expected.keys {
                 let entry = world.keys.get(db, key.as_bytes());
@@ -383,8 +467,8 @@ impl Judge {
             let time = world.snapshot.max(world.time());
             let mut expired = 0;
             let mut changed = None;
-            for ((db, key), held) in &world.seen {
-                let now = world.keys.get(*db, key).map(|entry| (&entry.value, entry.expiry));
+            for (db, key, held) in world.seen.iter() {
+                let now = world.keys.get(db, key).map(|entry| (&entry.value, entry.expiry));
                 let was = held.as_ref().map(|(value, expiry)| (value, *expiry));
                 if was.is_some_and(|(_, expiry)| expiry.is_some_and(|at| at < time)) && now.is_none() {
                     expired += 1;
@@ -444,29 +528,30 @@ impl Judge {
 
     /// What the module has not decided changes what its bounds are about.
     fn spoil(&mut self, step: &Step) {
-        let spoils_all = match step {
-            Step::Set(by) => *by > 0,
-            Step::SetWithin(..) | Step::Reacts(..) | Step::Role(_) => true,
-            Step::Call(_, words) => {
-                let own = words
-                    .first()
-                    .is_some_and(|word| word.len() > 3 && word[..3].eq_ignore_ascii_case(b"CL."));
-                let name = crate::commands::name(words);
-                !own && !["SELECT", "CLIENT", "INFO", "MULTI", "EXEC", "GET", "LUA", "TYPE", "PTTL", "EXISTS"]
-                    .contains(&name.as_str())
+        match step {
+            Step::Set(by) if *by > 0 => self.all_spoilt(),
+            Step::SetWithin(..) | Step::Reacts(..) | Step::Role(_) | Step::Left(..) | Step::Evict(_) => {
+                self.all_spoilt();
             }
-            _ => false,
-        };
-        if spoils_all {
-            self.stored.clear();
-            self.ledgers.values_mut().for_each(|ledger| ledger.is_spoilt = true);
-            self.ledgers.retain(|_, _| true);
+            Step::Call(_, words) => self.spoil_by(words),
+            _ => {}
+        }
+    }
+
+    fn spoil_by(&mut self, words: &Words) {
+        let own = words.first().is_some_and(|word| word.len() > 3 && word[..3].eq_ignore_ascii_case(b"CL."));
+        if !own
+            && !["SELECT", "CLIENT", "INFO", "MULTI", "EXEC", "GET", "LUA", "TYPE", "PTTL", "EXISTS"]
+                .contains(&crate::commands::name(words).as_str())
+        {
             self.all_spoilt();
         }
     }
 
     /// From here on, keys have a past that is not known.
     fn all_spoilt(&mut self) {
+        self.stored.clear();
+        self.ledgers.values_mut().for_each(|ledger| ledger.is_spoilt = true);
         let keys: Vec<(i32, String)> = with(|world| {
             world.keys.iter().map(|(db, key, _)| (db, String::from_utf8_lossy(key).into_owned())).collect()
         });
@@ -517,11 +602,12 @@ impl Judge {
                         .get(&answer.client)
                         .map(|client| client.user.clone())
                         .unwrap_or_default();
-                    let moved = world.moved.contains(own.call.parts[0].key.as_bytes());
+                    let key = own.call.parts[0].key.as_bytes();
+                    let moved = world.moved.contains(key) || world.redirection(key).is_some();
                     // Before 7.0 a module cannot ask.
                     let asks = !world.settings.version.starts_with('6');
-                    (world.is_full || moved || asks && world.denied.contains(&user))
-                        && own.call.once.is_none()
+                    let forbids = asks && world.forbids(&user, &asked_for(&own.call)).is_some();
+                    (world.is_out_of_memory() || moved || forbids) && own.call.once.is_none()
                 });
                 if forbidden {
                     let line = history::line(&answer.words);
@@ -555,6 +641,187 @@ impl Judge {
         }
     }
 
+    /// A client that waits is told an error of the server's only if the server would reply it.
+    fn rejected_rightly(&self, answers: &[Answer]) {
+        for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
+            let Reply::Error(text) = &answer.reply else { continue };
+            let Some(call) = Call::parse(&answer.words) else { continue };
+            let key = call.parts[0].key.as_bytes();
+            let is_right = with(|world| match text.split(' ').next() {
+                Some("NOPERM") => world
+                    .clients
+                    .get(&answer.client)
+                    .is_none_or(|client| world.forbids(&client.user, &asked_for(&call)).is_some()),
+                Some("OOM") => world.is_out_of_memory(),
+                Some("MOVED") => world.redirection(key).as_ref() == Some(text),
+                Some("CLUSTERDOWN") => false,
+                _ => true,
+            });
+            if !is_right {
+                let line = history::line(&answer.words);
+                with(|world| world.violates("contract", format!("{line} has waited, and is replied {text}")));
+            }
+        }
+    }
+
+    /// Every change of a key is told to those who watch it.
+    fn told(&self) {
+        let untold = with(|world| {
+            let mut changed = world.seen.iter().filter(|(db, key, held)| {
+                let now = world.keys.get(*db, key).map(|entry| (&entry.value, entry.expiry));
+                now != held.as_ref().map(|(value, expiry)| (value, *expiry))
+            });
+            let is_told = |db: i32, key: &[u8]| {
+                world.published.get(db, key).is_some() && world.signalled.get(db, key).is_some()
+            };
+            changed.find(|(db, key, _)| !is_told(*db, key)).map(|(_, key, _)| key.escape_ascii().to_string())
+        });
+        if let Some(key) = untold {
+            with(|world| world.violates("told", format!("nobody is told that {key} has changed")));
+        }
+    }
+
+    /// A call that was admitted without memory adds nothing.
+    fn grows(&self, answer: &Answer) {
+        with(|world| {
+            let count = |value: &Value| match value {
+                Value::ZSet(set) => set.scores.len(),
+                _ => 1,
+            };
+            let grown = world.seen.iter().find(|(db, key, held)| {
+                let now = world.keys.get(*db, key).map_or(0, |entry| count(&entry.value));
+                now > held.as_ref().map_or(0, |(value, _)| count(value))
+            });
+            if let Some((_, key, _)) = grown {
+                let (key, line) = (key.escape_ascii(), history::line(&answer.words));
+                let text = format!("{line} makes {key} larger though the server has no memory");
+                world.violates("purity", text);
+            }
+        });
+    }
+
+    /// Flows that wait for one limiter only, and so are ready, get shares by their weights.
+    fn admitted_fairly(&mut self, answers: &[Answer]) {
+        let key_of = |one: &Waiter| (one.db, one.call.parts[0].key.clone());
+        let lines: BTreeSet<(i32, String)> = self.waiters.values().map(key_of).collect();
+        self.shares.retain(|line, _| lines.contains(line));
+        let mut gone = BTreeSet::new();
+        for answer in answers {
+            let own = self.waiters.get(&answer.client);
+            let own = own.filter(|own| own.words == answer.words && answer.waited == Some(own.since));
+            let Some(own) = own.filter(|own| own.call.verb == "BMTAKE") else {
+                // A settlement may have moved the flows.
+                self.shares.clear();
+                continue;
+            };
+            let (line, flow) = (key_of(own), &own.call.flow);
+            let shares = self.shares.entry(line.clone()).or_default();
+            let mut steady: BTreeMap<&Option<Bytes>, bool> = BTreeMap::new();
+            for (_, one) in self.waiters.iter().filter(|(id, one)| key_of(one) == line && !gone.contains(*id))
+            {
+                let Call { verb, parts, once, hold, flow, weight, .. } = &one.call;
+                let share = parts[0].quantity as f64 / *weight as f64;
+                let (known, most) = shares.flows.entry(flow.clone()).or_insert((*weight, 0.0));
+                (*known, *most) = (if known == weight { *known } else { 0 }, most.max(share));
+                let is_ready = verb == "BMTAKE" && parts.len() == 1 && once.is_none() && hold.is_none();
+                *steady.entry(flow).or_insert(true) &= is_ready && *known > 0;
+            }
+            gone.insert(answer.client);
+            let stays = |flow: &Option<Bytes>| {
+                let mut others = self.waiters.iter().filter(|(id, _)| !gone.contains(*id));
+                others.any(|(_, one)| key_of(one) == line && one.call.flow == *flow)
+            };
+            let share = own.call.parts[0].quantity as f64 / own.call.weight as f64;
+            if first(&answer.reply) == Some(0) && steady.get(flow) == Some(&true) {
+                for (other, _) in steady.iter().filter(|(other, is)| **is && **other != flow && stays(other))
+                {
+                    let bound = shares.flows[flow].1 + shares.flows[*other].1;
+                    let ahead = shares.ahead.entry((flow.clone(), (*other).clone())).or_default();
+                    *ahead += share;
+                    if *ahead > bound + 1e-6 {
+                        let line = history::line(&answer.words);
+                        let text = format!(
+                            "{line}: its flow is {ahead} ahead of {other:?}, at most {bound} allowed"
+                        );
+                        with(|world| world.violates("fair", text));
+                    }
+                    let behind = shares.ahead.entry(((*other).clone(), flow.clone())).or_default();
+                    *behind = (*behind - share).max(0.0);
+                }
+            } else if first(&answer.reply) == Some(0) {
+                shares.ahead.clear();
+            }
+            // Flows that wait no more begin equal.
+            shares.ahead.retain(|(one, other), _| stays(one) && stays(other));
+        }
+    }
+
+    /// Bookings take the costs of the clients before them with them.
+    fn follow_bookings(&mut self, answers: &[Answer]) {
+        let waits = |db: i32, key: &str| {
+            self.waiters.values().any(|one| one.db == db && one.call.parts[0].key == key)
+        };
+        self.booked.retain(|(db, key)| waits(*db, key));
+        let books = |answer: &&Answer| crate::commands::name(&answer.words) == "CL.RESERVE";
+        for answer in answers.iter().filter(books) {
+            if let Some(call) = Call::parse(&answer.words)
+                && waits(answer.db, &call.parts[0].key)
+            {
+                self.booked.insert((answer.db, call.parts[0].key.clone()));
+            }
+        }
+    }
+
+    /// Nobody waits for a key that another node serves, or on a replica, for longer than a second.
+    fn ends_by_itself(&mut self) {
+        let now = clock::monotonic();
+        let (is_replica, awaits_cron, timed_since) = with(|world| {
+            self.left.retain(|slot, _| world.left.contains(slot));
+            for slot in &world.left {
+                self.left.entry(*slot).or_insert(now);
+            }
+            (world.is_replica, world.awaits_cron, world.timed_since)
+        });
+        if !is_replica {
+            self.demoted = now;
+        }
+        if awaits_cron || self.is_set_within {
+            return;
+        }
+        for (client, waiter) in &self.waiters {
+            let left = self.left.get(&slot_of(waiter.call.parts[0].key.as_bytes()));
+            let since = left.into_iter().chain(Some(&self.demoted).filter(|_| is_replica)).min();
+            let Some(since) = since.map(|since| timed_since.max(waiter.since).max(*since)) else { continue };
+            if now - since > 2_000 * MILLI {
+                let text = format!("client {client} waits where its call cannot be served any more");
+                with(|world| world.violates("progress", text));
+            }
+        }
+    }
+
+    /// The module's section of INFO is right.
+    fn info(&self) {
+        let now = counts();
+        let waiting = now.get("blocked_clients").copied().unwrap_or(0);
+        if waiting != self.waiters.len() as u64 {
+            let text = format!("{waiting} clients are said to wait, and {} do", self.waiters.len());
+            with(|world| world.violates("info", text));
+        }
+        let since = |name: String| now.get(&name).unwrap_or(&0) - self.counted.get(&name).unwrap_or(&0);
+        let wrong = with(|world| {
+            world.replied.iter().find_map(|(command, replied)| {
+                let name = command.strip_prefix("cl.").filter(|name| *name != "top")?;
+                let [admitted, refused, errors, repeated] =
+                    ["admitted", "refused", "errors", "repeated"].map(|what| since(format!("{name}_{what}")));
+                let counted = [admitted + refused + errors + repeated, errors];
+                (counted != *replied).then(|| format!("{command}: counted {counted:?}, replied {replied:?}"))
+            })
+        });
+        if let Some(text) = wrong {
+            with(|world| world.violates("info", text));
+        }
+    }
+
     fn follow_waiters(&mut self, answers: &[Answer]) {
         for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
             self.waiters.remove(&answer.client);
@@ -575,8 +842,37 @@ impl Judge {
                 continue;
             }
             if let Some(call) = Call::parse(&words) {
-                self.waiters.insert(id, Waiter { call, words, db, order, since });
+                let waiter = Waiter { call, words, db, order, since };
+                self.holds_no_place(&waiter);
+                self.waiters.insert(id, waiter);
             }
+        }
+    }
+
+    /// Nobody waits to renew a place.
+    fn holds_no_place(&self, waiter: &Waiter) {
+        let Limit::Lease { id, .. } = &waiter.call.parts[0].limit else { return };
+        let now = i128::from(clock::module());
+        let key = waiter.call.parts[0].key.as_bytes();
+        let is_held = with(|world| match world.keys.get(waiter.db, key).map(|entry| &entry.value) {
+            Some(Value::ZSet(set)) => set
+                .scores
+                .get(id.as_bytes())
+                .is_some_and(|end| end.0 as i128 * 1_000 > now + i128::from(MILLI)),
+            _ => false,
+        });
+        let is_steady =
+            with(|world| world.settings.tick == 0 && !world.settings.beside) && !self.is_set_within;
+        if is_held
+            && is_steady
+            && waiter.since == clock::monotonic()
+            && self.admits(waiter, now, 1..waiter.call.parts.len()) == Some(true)
+            && waiter.call.parts[1..]
+                .iter()
+                .all(|part| self.waiters.values().all(|one| one.call.parts[0].key != part.key))
+        {
+            let text = format!("{} waits for a place that it holds", history::line(&waiter.words));
+            with(|world| world.violates("progress", text));
         }
     }
 
@@ -628,11 +924,37 @@ impl Judge {
             // The first clients of flows whose other limiters admit them, on keys that nobody else waits for.
             let mut seen: BTreeSet<&Option<Bytes>> = BTreeSet::new();
             let heads: Vec<&&Waiter> = flows.iter().filter(|one| seen.insert(&one.call.flow)).collect();
+            for one in &flows {
+                let Some(name) = one.call.once.clone() else { continue };
+                let stored = self.stored.get(&(db, name.clone()));
+                let is_due = |(reply, until, since): &(Reply, i64, i64)| {
+                    let late = clock::monotonic() - slack;
+                    *since < late
+                        && one.since < late
+                        && clock::monotonic() < *until
+                        && is_shape_of(reply, &one.call)
+                };
+                let is_there = with(|world| world.keys.get(db, &name).is_some_and(|entry| !entry.by_hand));
+                if is_there && stored.is_some_and(is_due) {
+                    stuck(key, one, "a client whose reply is stored");
+                }
+            }
             if heads.iter().any(|one| one.call.once.is_some()) {
                 continue;
             }
-            let is_free =
-                |one: &&Waiter| one.call.parts[1..].iter().all(|part| !queues.contains(&(db, &part.key)));
+            // Clients that are not ready, and do not wait for their turn, are before nobody.
+            let is_idle = |key: &String| {
+                self.waiters.values().filter(|one| one.db == db && one.call.parts[0].key == *key).all(|one| {
+                    one.call.verb == "BMTAKE"
+                        && one.call.once.is_none()
+                        && self.admits(one, then, 1..one.call.parts.len()) == Some(false)
+                })
+            };
+            let is_free = |one: &&Waiter| {
+                one.call.parts[1..]
+                    .iter()
+                    .all(|part| !queues.contains(&(db, &part.key)) || is_idle(&part.key))
+            };
             let ready: Option<Vec<&&Waiter>> = heads.iter().try_fold(vec![], |mut ready, one| {
                 let admits = self.admits(one, then, 1..one.call.parts.len())?;
                 if admits {
@@ -666,7 +988,7 @@ impl Judge {
             let entry = |key: &str| match world.keys.get(waiter.db, key.as_bytes()) {
                 // A short time ago it was there.
                 None => {
-                    let gone = world.gone.get(&(waiter.db, key.as_bytes().to_vec()));
+                    let gone = world.gone.get(waiter.db, key.as_bytes());
                     gone.is_none_or(|at| clock::monotonic() - at > 2 * SLACK).then_some(None)
                 }
                 // A key that was written while the clock was behind expires early when that ends.
@@ -694,8 +1016,8 @@ impl Judge {
             let touched = std::mem::take(&mut world.touched);
             let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
             let passed = passed(world);
-            let same = |(db, key): &(i32, Bytes)| {
-                Keyspace::same(world.keys.get(*db, key), image.get(*db, key), passed)
+            let same = |(db, key, ()): (i32, &Bytes, &())| {
+                Keyspace::same(world.keys.get(db, key), image.get(db, key), passed)
             };
             if !touched.iter().all(same)
                 && let Some(difference) = world.keys.difference(image, passed)
@@ -708,6 +1030,7 @@ impl Judge {
     /// Looks once more, at the end.
     pub fn end(&self) {
         self.bound();
+        self.info();
         with(|world| {
             let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
             if let Some(difference) = world.keys.difference(image, passed(world)) {
@@ -715,6 +1038,30 @@ impl Judge {
             }
         });
     }
+}
+
+/// Whether the reply of a call has as many rows and columns as this call's.
+fn is_shape_of(reply: &Reply, call: &Call) -> bool {
+    let Reply::Array(rows) = reply else { return false };
+    let has_six = rows.iter().any(|row| matches!(row, Reply::Array(columns) if columns.len() == 6));
+    rows.len() == call.parts.len() + 1 && has_six == call.has_chain()
+}
+
+/// Whether a reply to CL.RESERVE says that its units act later.
+fn is_booking(reply: &Reply) -> bool {
+    let Reply::Array(row) = reply else { return false };
+    first(reply) == Some(0) && row.get(3).and_then(first).is_some_and(|wait| wait > 0)
+}
+
+/// The numbers of the module's section of INFO.
+fn counts() -> BTreeMap<String, u64> {
+    let fields = crate::server::info();
+    fields.into_iter().filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect()
+}
+
+/// The keys of which the server is asked whether the user of a client that waits may use them.
+fn asked_for(call: &Call) -> Vec<Bytes> {
+    call.keys().map(Into::into).chain(call.once.clone()).collect()
 }
 
 /// Whether the reply of a call that was answered some time ago is stored, with the expiry that it was given

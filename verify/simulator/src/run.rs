@@ -45,7 +45,7 @@ impl Source {
 }
 
 /// Runs a history in this process, which cannot run another one. `say` is given each step before it happens.
-fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
+fn play(module: &Module, source: &Source, mut say: Option<&mut dyn FnMut(&str)>) -> Report {
     let settings = source.settings();
     let mut history = History { settings: settings.clone(), steps: vec![] };
     world::begin(settings);
@@ -55,7 +55,7 @@ fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
     server::load(module);
     server::client_call(1, ["CL.THROTTLE", "warm", "0", "1", "1"].map(Into::into).to_vec());
     server::unload(module);
-    let memory = boundary::memory().0;
+    let memory = boundary::memory();
     with(|world| *world = world::World::fresh(world.settings.clone()));
     let loaded = server::load(module);
     if !loaded {
@@ -64,6 +64,7 @@ fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
             world.violates("contract", format!("the module does not load: {log}"));
         });
     }
+    judge.begin();
     let mut writer = match source {
         Source::Seed(seed, _) | Source::Real(seed, ..) => Some(Writer::new(*seed)),
         Source::History(_) => None,
@@ -78,10 +79,12 @@ fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
             (_, Source::History(history)) => history.steps[at].clone(),
             _ => break,
         };
-        say(&format!("+{:<12}| {step}", time((clock::monotonic() - begin) / 1_000 * 1_000)));
+        if let Some(say) = &mut say {
+            say(&format!("+{:<12}| {step}", time((clock::monotonic() - begin) / 1_000 * 1_000)));
+        }
         let before = judge.before(&step);
         server::step(&step);
-        if crate::trace::is_on() {
+        if let Some(say) = say.as_mut().filter(|_| crate::trace::is_on()) {
             with(|world| {
                 for answer in &world.answers {
                     say(&format!("{:13}|   {}: {}", "", answer.client, answer.reply.shown()));
@@ -89,9 +92,6 @@ fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
             });
         }
         judge.after(&step, &before);
-        if let Some(writer) = &mut writer {
-            writer.learn();
-        }
         history.steps.push(step);
         if with(|world| !world.violations.is_empty()) {
             break;
@@ -100,7 +100,7 @@ fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
     if with(|world| world.violations.is_empty()) {
         judge.end();
     }
-    if crate::trace::is_on() {
+    if let Some(say) = say.filter(|_| crate::trace::is_on()) {
         let keys: Vec<String> = with(|world| {
             let now = clock::wall() / MILLI;
             let there = world.keys.iter().filter(|(_, _, entry)| entry.expiry.is_none_or(|at| at >= now));
@@ -139,7 +139,7 @@ fn finish(module: &Module, memory: i64) {
     server::step(&Step::Pass(1000 * MILLI));
     server::unload(module);
     with(|world| {
-        let left = boundary::memory().0 - memory;
+        let left = boundary::memory() - memory;
         if left > 0 && world.violations.is_empty() {
             world.violates("memory", format!("{left} allocations are left when the module is unloaded"));
         }
@@ -160,7 +160,7 @@ const SECONDS: u32 = 2;
 
 /// Begins to run a history in a child.
 pub fn start(module: &Module, source: &Source) -> Child {
-    boundary::start_child(SECONDS, || pack(&play(module, source, |_| {})))
+    boundary::start_child(SECONDS, || pack(&play(module, source, None)))
 }
 
 /// What came of it.
@@ -170,7 +170,7 @@ pub fn end(module: &Module, source: &Source, child: Child) -> Report {
         end => {
             // The same again, with each step sent before it happens.
             let lines = boundary::start_speaker(SECONDS, |speak| {
-                play(module, source, |line| speak(line));
+                play(module, source, Some(speak));
             });
             let mut history = History { settings: source.settings(), steps: vec![] };
             let steps = lines.lines().filter_map(|line| Step::parse(line.split_once('|')?.1));
@@ -191,7 +191,7 @@ pub fn run(module: &Module, source: &Source) -> Report {
 /// Runs a history here, printing each step, and what clients are replied.
 pub fn show(module: &Module, source: &Source) -> Report {
     crate::trace::start();
-    play(module, source, |line| eprintln!("{line}"))
+    play(module, source, Some(&mut |line| eprintln!("{line}")))
 }
 
 fn pack(report: &Report) -> Vec<u8> {
@@ -221,11 +221,12 @@ fn unpack(bytes: &[u8], settings: Settings) -> Report {
 pub fn transcript(module: &Module, source: &Source) -> String {
     crate::trace::start();
     boundary::start_speaker(SECONDS, |speak| {
-        let report = play(module, source, |line| {
+        let mut say = |line: &str| {
             let (clock, text) = line.split_once('|').unwrap_or(("", line));
             let is_reply = clock.trim().is_empty();
             speak(&format!("{} {}", if is_reply { '<' } else { '>' }, text.trim()));
-        });
+        };
+        let report = play(module, source, Some(&mut say));
         if let Some((oracle, found)) = report.violation {
             speak(&format!("! {oracle}: {found}"));
         }
@@ -275,7 +276,7 @@ pub fn shown(module: &Module, report: &Report) -> String {
     // With the clock beside each step.
     let lines = boundary::start_speaker(SECONDS, |speak| {
         crate::trace::start();
-        play(module, &Source::History(report.history.clone()), |line| speak(line));
+        play(module, &Source::History(report.history.clone()), Some(speak));
     });
     format!("{oracle}: {found}\n{}\n{lines}", report.history.settings)
 }

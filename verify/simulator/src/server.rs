@@ -7,9 +7,13 @@ use std::rc::Rc;
 use crate::boundary;
 use crate::clock;
 use crate::commands::{self, class};
+use crate::contract::Call;
 use crate::history::Step;
 use crate::keyspace::Bytes;
-use crate::world::{Answer, Client, Code, Context, MILLI, Reaction, Reply, Words, World, reply_of, with};
+use crate::world::{
+    Answer, Client, Code, Context, MILLI, OTHER_HOST, OTHER_PORT, Reaction, Reply, Words, World, reply_of,
+    slot_of, with,
+};
 
 /// Flags of a context.
 mod flag {
@@ -21,6 +25,7 @@ mod flag {
     pub const CLUSTER: u32 = 1 << 5;
     pub const AOF: u32 = 1 << 6;
     pub const MAXMEMORY: u32 = 1 << 8;
+    pub const EVICT: u32 = 1 << 9;
     pub const OOM: u32 = 1 << 10;
     pub const DENY_BLOCKING: u32 = 1 << 21;
 }
@@ -49,8 +54,11 @@ pub fn flags(world: &mut World, context: usize) -> u32 {
     if world.is_full {
         flags |= flag::OOM | flag::MAXMEMORY;
     }
-    if !world.moved.is_empty() {
+    if world.in_cluster() {
         flags |= flag::CLUSTER;
+    }
+    if world.settings.evicts {
+        flags |= flag::EVICT | flag::MAXMEMORY;
     }
     flags
 }
@@ -110,7 +118,7 @@ fn flush_effects() {
                 continue;
             }
             let applied = commands::apply(image, db, &words, now, false);
-            world.touched.extend(commands::keys(&words).into_iter().map(|key| (db, key)));
+            commands::keys(&words).iter().for_each(|key| world.touched.insert(db, key, ()));
             if let Reply::Error(error) = applied.reply {
                 let line = crate::history::line(&words);
                 world.violates("replication", format!("the effect {line} fails: {error}"));
@@ -137,8 +145,9 @@ fn expire(db: i32, key: &[u8]) {
         world.note(db, key);
         world.keys.remove(db, key);
         world.effects.push((db, vec![b"DEL".into(), key.into()]));
-        world.touched.insert((db, key.to_vec()));
-        world.gone.insert((db, key.to_vec()), clock::monotonic());
+        world.touched.insert(db, key, ());
+        world.signalled.insert(db, key, ());
+        world.gone.insert(db, key, clock::monotonic());
         true
     });
     if gone {
@@ -150,7 +159,7 @@ fn expire(db: i32, key: &[u8]) {
 pub fn open(db: i32, key: &[u8], writes: bool) -> usize {
     unit(|| expire(db, key));
     with(|world| {
-        world.touched.insert((db, key.to_vec()));
+        world.touched.insert(db, key, ());
         world.open(db, key, writes)
     })
 }
@@ -164,7 +173,10 @@ pub fn created(key: Option<(i32, Bytes)>) {
 
 /// The module says that it has modified a key. Newer servers look it up.
 pub fn signal(db: i32, key: &[u8]) {
-    with(|world| world.looked_up(db, key, "SignalModifiedKey"));
+    with(|world| {
+        world.looked_up(db, key, "SignalModifiedKey");
+        world.signalled.insert(db, key, ());
+    });
     if with(|world| world.settings.version.starts_with('8')) {
         expire(db, key);
     }
@@ -172,6 +184,9 @@ pub fn signal(db: i32, key: &[u8]) {
 
 /// Publishes a keyspace event: other modules act, and the module is told.
 pub fn notify(db: i32, class: i32, event: &str, key: &[u8]) {
+    if class != class::NEW {
+        with(|world| world.published.insert(db, key, ()));
+    }
     let acts = with(|world| {
         let acts = world.settings.beside && !world.is_reacting;
         // Who changes a key in the very event in which it is created breaks the server's own commands, too.
@@ -241,7 +256,8 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
         expire(db, &key);
         with(|world| {
             world.note(db, &key);
-            world.touched.insert((db, key));
+            world.touched.insert(db, &key, ());
+            world.signalled.insert(db, &key, ());
         });
     }
     // It looks up the key in the other database, too.
@@ -259,6 +275,14 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
         fire(event::FLUSH, 0, [0, db]);
     }
     let applied = with(|world| {
+        if flushed.is_some() || name == "SWAPDB" {
+            for key in world.keys.iter().map(|(_, key, _)| key.clone()).collect::<Vec<_>>() {
+                for db in 0..2 {
+                    world.signalled.insert(db, &key, ());
+                    world.published.insert(db, &key, ());
+                }
+            }
+        }
         let now = world.time();
         let applied = commands::apply(&mut world.keys, db, words, now, true);
         world.effects.extend(applied.effect.clone().filter(|_| replicates).map(|effect| (db, effect)));
@@ -275,6 +299,24 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
         notify(db, class, event, &key);
     }
     applied.reply
+}
+
+/// What a command of the module has replied; it is counted.
+fn replied(words: &Words, context: &Context) -> Option<Reply> {
+    let reply = reply_of(&context.tokens)?;
+    let is_error = matches!(reply, Reply::Error(_));
+    let is_counted = match &reply {
+        Reply::Error(text) => !text.starts_with("ERR wrong number of arguments"),
+        Reply::Simple(_) => false,
+        _ => true,
+    };
+    if is_counted {
+        with(|world| {
+            let [all, errors] = world.replied.entry(commands::name(words).to_lowercase()).or_default();
+            (*all, *errors) = (*all + 1, *errors + u64::from(is_error));
+        });
+    }
+    Some(reply)
 }
 
 /// Runs a command of the module with these words, of which `key` may be a string that exists.
@@ -297,10 +339,75 @@ fn run_module(code: Code, context: Context, key: Option<usize>) -> Context {
     context
 }
 
+/// The keys of a call, as the server finds them before it checks permissions.
+fn keys_of(words: &Words) -> Vec<Bytes> {
+    let Some(command) = with(|world| world.commands.get(commands::name(words).as_bytes()).copied()) else {
+        return commands::keys(words);
+    };
+    if !command.finds_keys {
+        return words.get(1).filter(|_| command.has_keys).cloned().into_iter().collect();
+    }
+    let context = Context { words: Rc::new(words.clone()), positions: Some(vec![]), ..Context::default() };
+    let found = run_module(command.code, context, None).positions.unwrap_or_default();
+    let keys: Vec<Bytes> = found.iter().filter_map(|at| words.get(*at).cloned()).collect();
+    if let Some(call) = Call::parse(words) {
+        let mut own: Vec<Bytes> = call.keys().map(Into::into).chain(call.once.clone()).collect();
+        let mut found = keys.clone();
+        own.sort_unstable();
+        found.sort_unstable();
+        if own != found {
+            let (line, found) = (crate::history::line(words), crate::history::line(&found));
+            with(|world| world.violates("contract", format!("the keys of {line} are said to be {found}")));
+        }
+    }
+    keys
+}
+
+/// Whether a user may run the call with these words.
+pub fn permits(user: usize, words: &[usize]) -> bool {
+    if with(|world| world.denied.is_empty()) {
+        return true;
+    }
+    let words: Words = with(|world| words.iter().map(|word| world.bytes(*word).to_vec()).collect());
+    let Some(user) = with(|world| world.users.get(user).cloned()) else { return false };
+    let keys = keys_of(&words);
+    with(|world| world.forbids(&user, &keys)).is_none()
+}
+
+/// A report on the cluster, of two nodes.
+fn cluster(world: &World, what: &[u8]) -> Option<Reply> {
+    let text = |text: &str| Reply::Text(text.into());
+    let range = |first: u16, last: u16, port: i64, id: &str| {
+        let node = Reply::Array(vec![text(OTHER_HOST), Reply::Int(port), text(id), Reply::Array(vec![])]);
+        Reply::Array(vec![Reply::Int(first.into()), Reply::Int(last.into()), node])
+    };
+    Some(match what {
+        b"MYID" => text("this"),
+        b"NODES" => text("this 127.0.0.1:7000@17000 myself,master - 0 0 1 connected 0-16383\n"),
+        _ => {
+            let (mut ranges, mut next) = (vec![], 0);
+            for &slot in &world.left {
+                if slot > next {
+                    ranges.push(range(next, slot - 1, 7000, "this"));
+                }
+                ranges.push(range(slot, slot, OTHER_PORT, "other"));
+                next = slot + 1;
+            }
+            if next < 16_384 {
+                ranges.push(range(next, 16_383, 7000, "this"));
+            }
+            Reply::Array(ranges)
+        }
+    })
+}
+
 /// `RM_Call`: the reply, or an error number.
 pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Result<Option<Reply>, i32> {
     let (db, client) = with(|world| (world.context(context).db, world.context(context).client));
     let name = commands::name(&words);
+    if name == "CLUSTER" && with(|world| world.in_cluster()) {
+        return Ok(with(|world| cluster(world, &words[1])));
+    }
     if name == "MODULE" {
         let others = usize::from(with(|world| world.settings.beside));
         return Ok(Some(Reply::Array(vec![Reply::Null; others])));
@@ -309,7 +416,7 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
     if flags.contains('D') && !has_dry_runs {
         return Err(libc::EBADF);
     }
-    let command = with(|world| world.commands.get(name.as_bytes()).cloned());
+    let command = with(|world| world.commands.get(name.as_bytes()).copied());
     if command.is_none() && commands::writes(&name).is_none() {
         return Err(libc::ENOENT);
     }
@@ -317,7 +424,10 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
         let wrong = Reply::Error(format!("ERR wrong number of arguments for '{name}' command"));
         return if flags.contains('D') { Ok(Some(wrong)) } else { Err(libc::EINVAL) };
     }
-    if words.get(1).is_some_and(|key| with(|world| world.moved.contains(key))) {
+    if words
+        .get(1)
+        .is_some_and(|key| with(|world| world.moved.contains(key) || world.redirection(key).is_some()))
+    {
         // With the flag E there is a reply besides.
         boundary::set_errno(libc::EPERM);
         return if flags.contains('E') || flags.contains('D') {
@@ -329,7 +439,7 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
     let is_outermost = with(begin_command);
     let reply = unit(|| {
         let Some(command) = command else { return Some(run_own(db, &words, flags.contains('!'))) };
-        if flags.contains('M') && command.flags.contains("deny-oom") && with(|world| world.is_full) {
+        if flags.contains('M') && command.denies_oom && with(|world| world.is_out_of_memory()) {
             return Some(Reply::Error("OOM command not allowed when used memory > 'maxmemory'.".into()));
         }
         if flags.contains('D') {
@@ -344,7 +454,7 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
             ..Context::default()
         };
         let context = run_module(command.code, context, key);
-        let reply = reply_of(&context.tokens);
+        let reply = replied(&words, &context);
         if reply.is_none() {
             with(|world| {
                 world.violates("contract", format!("{name} has not replied once: {:?}", context.tokens))
@@ -381,32 +491,38 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
             Some(Reply::Simple("OK".into()))
         }
         "CLIENT" => Some(client_command(words)),
-        "INFO" => Some(info()),
+        "INFO" => {
+            let lines: String = info().iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+            Some(Reply::Text(lines.into()))
+        }
         _ => None,
     };
     if own.is_some() {
         return own;
     }
-    let command = with(|world| world.commands.get(name.as_bytes()).cloned());
-    let writes =
-        command.as_ref().map_or(commands::writes(&name), |command| Some(command.flags.contains("write")));
+    let command = with(|world| world.commands.get(name.as_bytes()).copied());
+    let writes = command.map_or_else(|| commands::writes(&name), |command| Some(command.writes));
     let Some(writes) = writes else { return Some(Reply::Error(format!("ERR unknown command '{name}'"))) };
+    let keys = if with(|world| world.denied.is_empty()) { vec![] } else { keys_of(words) };
     let error = with(|world| {
-        if world.denied.contains(&user) {
-            Some("NOPERM this user has no permissions to run this command")
-        } else if words.get(1).is_some_and(|key| world.moved.contains(key)) {
+        let key = words.get(1);
+        if let Some(error) = world.forbids(&user, &keys) {
+            Some(error)
+        } else if key.is_some_and(|key| world.moved.contains(key)) {
             Some("MOVED 1 127.0.0.1:7001")
+        } else if let Some(error) = key.and_then(|key| world.redirection(key)) {
+            return Some(error);
         } else if writes && world.is_replica {
             Some("READONLY You can't write against a read only replica.")
-        } else if world.is_full && command.as_ref().is_some_and(|command| command.flags.contains("deny-oom"))
-        {
+        } else if world.is_out_of_memory() && command.is_some_and(|command| command.denies_oom) {
             Some("OOM command not allowed when used memory > 'maxmemory'.")
         } else {
             None
         }
+        .map(str::to_owned)
     });
     if let Some(error) = error {
-        return Some(Reply::Error(error.into()));
+        return Some(Reply::Error(error));
     }
     let is_outermost = with(begin_command);
     let reply = match command {
@@ -428,7 +544,7 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
                     None
                 }
                 None => {
-                    let reply = reply_of(&context.tokens);
+                    let reply = replied(words, &context);
                     if reply.is_none() {
                         let tokens = &context.tokens;
                         with(|world| {
@@ -499,7 +615,7 @@ fn end_block(handle: usize, by: Ended) {
     };
     if by == Ended::Timeout {
         let context = run_module(blocked.timeout, context, None);
-        reply = reply_of(&context.tokens);
+        reply = replied(&blocked.words, &context);
         if reply.is_none() {
             with(|world| world.violates("contract", "the callback of a timeout has not replied once"));
         }
@@ -554,16 +670,12 @@ fn close(id: u64) {
     with(|world| world.clients.remove(&id));
 }
 
-fn info() -> Reply {
-    let code = with(|world| {
-        world.fields.clear();
-        world.info
-    });
-    if let Some(code) = code {
+/// The module's section of INFO.
+pub fn info() -> Vec<(String, String)> {
+    if let Some(code) = with(|world| world.info) {
         enter(Context::default(), |_| boundary::run_info(code));
     }
-    let fields = with(|world| std::mem::take(&mut world.fields));
-    Reply::Text(fields.iter().map(|(name, value)| format!("{name}:{value}\n")).collect::<String>().into())
+    with(|world| std::mem::take(&mut world.fields))
 }
 
 /// A client sends a call.
@@ -651,7 +763,7 @@ fn handle_unblocked() {
                 ..Context::default()
             };
             let context = run_module(blocked.reply, context, None);
-            match reply_of(&context.tokens) {
+            match replied(&blocked.words, &context) {
                 Some(reply) => answer_blocked(id, &blocked.words, blocked.db, reply),
                 None => {
                     with(|world| world.violates("contract", "the callback of a wait has not replied once"));
@@ -765,24 +877,45 @@ pub fn step(step: &Step) {
         Step::User(client, name) => with(|world| {
             world.clients.entry(*client).or_default().user = name.clone();
         }),
-        Step::Denied(denied, name) => with(|world| {
-            if *denied {
-                world.denied.insert(name.clone())
-            } else {
-                world.denied.remove(name)
-            };
+        Step::Denied(yes, name, key) => {
+            with(|world| put(&mut world.denied, (name.clone(), key.clone()), *yes));
+        }
+        Step::Moved(yes, key) => with(|world| put(&mut world.moved, key.clone(), *yes)),
+        Step::Left(yes, key) => with(|world| {
+            let slot = slot_of(key);
+            put(&mut world.left, slot, *yes);
+            // The other node has the keys now, and both servers here trim them.
+            world.keys.retain(|key| slot_of(key) != slot || !*yes);
+            world.image.iter_mut().for_each(|image| image.retain(|key| slot_of(key) != slot || !*yes));
         }),
-        Step::Moved(moved, key) => with(|world| {
-            if *moved {
-                world.moved.insert(key.clone())
-            } else {
-                world.moved.remove(key)
-            };
-        }),
+        Step::Evict(key) => unit(|| evict(0, key)),
         Step::Replica(what) => replica(what),
         Step::Role(replica) => role(*replica),
         Step::Pause(nanos) => with(|world| world.paused_until = (clock::wall() + nanos) / MILLI),
         Step::Full(full) => with(|world| world.is_full = *full),
+    }
+}
+
+fn put<T: Ord>(set: &mut BTreeSet<T>, thing: T, yes: bool) {
+    if yes {
+        set.insert(thing);
+    } else {
+        set.remove(&thing);
+    }
+}
+
+/// Deletes a key because memory is scarce.
+fn evict(db: i32, key: &[u8]) {
+    let gone = with(|world| {
+        if world.is_replica || world.keys.remove(db, key).is_none() {
+            return false;
+        }
+        world.effects.push((db, vec![b"DEL".into(), key.into()]));
+        world.touched.insert(db, key, ());
+        true
+    });
+    if gone {
+        notify(db, class::EVICTED, "evicted", key);
     }
 }
 
@@ -823,7 +956,8 @@ fn role(replica: bool) {
     if with(|world| std::mem::replace(&mut world.is_replica, replica)) == replica {
         return;
     }
-    if replica {
+    // Valkey in a cluster leaves blocked clients alone.
+    if replica && !with(|world| world.is_valkey() && world.in_cluster()) {
         let waiting: BTreeSet<usize> =
             with(|world| world.clients.values().filter_map(|client| client.blocked).collect());
         for blocked in waiting {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use crate::clock;
 use crate::history::Settings;
-use crate::keyspace::{Bytes, Keyspace, Score, Value, ZSet};
+use crate::keyspace::{Bytes, Keyspace, Places, Score, Value, ZSet};
 use crate::slab::Slab;
 
 /// A key as it is: its value, and its expiry in milliseconds.
@@ -93,7 +93,7 @@ pub struct Violation {
 #[derive(Debug)]
 pub struct Text {
     /// Its bytes, which stay in place.
-    pub bytes: Box<[u8]>,
+    pub bytes: Rc<[u8]>,
     /// Who holds it.
     pub holders: usize,
 }
@@ -109,7 +109,14 @@ pub struct OpenKey {
     pub writes: bool,
     /// The incarnation of the value; 0 for none.
     pub incarnation: u64,
-    /// The member at which a range begins.
+    /// A range of its members.
+    pub range: Option<Rc<Range>>,
+}
+
+/// Where the module is in a range of a sorted set.
+#[derive(Clone, Debug, Default)]
+pub struct Range {
+    /// The member.
     pub current: Option<(f64, Bytes)>,
     /// The lowest and the highest score of the range.
     pub bounds: (f64, f64),
@@ -134,6 +141,8 @@ pub struct Context {
     pub blocked: usize,
     /// The client that the call has blocked.
     pub has_blocked: Option<usize>,
+    /// The positions of the keys, if the command is asked for them.
+    pub positions: Option<Vec<usize>>,
 }
 
 /// A client that the module has blocked.
@@ -179,12 +188,16 @@ pub struct Client {
 }
 
 /// A command of the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Command {
     /// Its code.
     pub code: Code,
-    /// Its flags.
-    pub flags: BTreeSet<String>,
+    /// Whether it writes.
+    pub writes: bool,
+    /// Whether it is refused when the memory is used up.
+    pub denies_oom: bool,
+    /// Whether it is asked for the positions of its keys; otherwise that is the first argument, if any.
+    pub finds_keys: bool,
     /// Whether it has keys.
     pub has_keys: bool,
 }
@@ -238,7 +251,7 @@ pub struct World {
     /// The keys by the stream of effects, while anybody listens to it.
     pub image: Option<Keyspace>,
     /// Keys that the stream has changed since they were last compared.
-    pub touched: BTreeSet<(i32, Bytes)>,
+    pub touched: Places<()>,
     /// Effects of the unit that is running.
     pub effects: Vec<(i32, Words)>,
     /// The stream so far, if it is kept.
@@ -293,10 +306,14 @@ pub struct World {
     pub reactions: Vec<Reaction>,
     /// Whether it acts at present.
     pub is_reacting: bool,
-    /// Users without permission.
-    pub denied: BTreeSet<Bytes>,
-    /// Slots are not simulated; keys whose node is another one are.
+    /// Users without permission, for a key or for everything.
+    pub denied: BTreeSet<(Bytes, Option<Bytes>)>,
+    /// Keys that have moved to another node, while their slots are still here.
     pub moved: BTreeSet<Bytes>,
+    /// Slots that another node serves.
+    pub left: BTreeSet<u16>,
+    /// The replies of each of the module's commands: how many, and how many of them errors.
+    pub replied: BTreeMap<String, [u64; 2]>,
     /// How many commands, timers or events are running inside each other.
     pub depth: u32,
     /// How many commands are running inside each other.
@@ -320,11 +337,15 @@ pub struct World {
     /// How many clients have been blocked so far.
     pub blockings: u64,
     /// When keys have expired, on the monotonic clock.
-    pub gone: BTreeMap<(i32, Bytes), i64>,
+    pub gone: Places<i64>,
     /// Lines of the server's log.
     pub log: Vec<String>,
     /// Keys that a call has looked up, with their values before.
-    pub seen: BTreeMap<(i32, Bytes), Held>,
+    pub seen: Places<Held>,
+    /// Keys of which a change was signalled, and published, since they were first looked up.
+    pub signalled: Places<()>,
+    /// See `signalled`.
+    pub published: Places<()>,
     /// Whether `seen` is kept.
     pub sees: bool,
 }
@@ -344,6 +365,18 @@ pub fn begin(settings: Settings) {
     WORLD.with(|world| *world.borrow_mut() = Some(World::fresh(settings)));
 }
 
+/// The other node of the cluster.
+pub const OTHER_HOST: &str = "127.0.0.1";
+/// See `OTHER_HOST`.
+pub const OTHER_PORT: i64 = 7001;
+
+/// The slot of a key, bit by bit. Keys have no braces, or begin with `{t}`.
+pub fn slot_of(key: &[u8]) -> u16 {
+    let key = if key.starts_with(b"{t}") { b"t" } else { key };
+    let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+    key.iter().fold(0, |crc, byte| (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| shift(crc))) % 16_384
+}
+
 /// A millisecond, in nanoseconds.
 pub const MILLI: i64 = 1_000_000;
 
@@ -358,7 +391,7 @@ impl World {
             settings,
             keys: Keyspace::default(),
             image,
-            touched: BTreeSet::new(),
+            touched: Places::default(),
             effects: Vec::new(),
             stream: None,
             written: 0,
@@ -385,6 +418,8 @@ impl World {
             is_reacting: false,
             denied: BTreeSet::new(),
             moved: BTreeSet::new(),
+            left: BTreeSet::new(),
+            replied: BTreeMap::new(),
             depth: 0,
             commands_running: 0,
             snapshot: 0,
@@ -396,11 +431,44 @@ impl World {
             timed_since: 0,
             calls: 0,
             blockings: 0,
-            gone: BTreeMap::new(),
+            gone: Places::default(),
             log: Vec::new(),
-            seen: BTreeMap::new(),
+            seen: Places::default(),
+            signalled: Places::default(),
+            published: Places::default(),
             sees: false,
         }
+    }
+
+    /// Whether the server is Valkey.
+    pub fn is_valkey(&self) -> bool {
+        self.settings.version.starts_with("valkey")
+    }
+
+    /// Whether the server is a node of a cluster.
+    pub fn in_cluster(&self) -> bool {
+        self.settings.cluster || !self.moved.is_empty()
+    }
+
+    /// Whether the server has no memory for a command that needs some.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.is_full && !self.settings.evicts
+    }
+
+    /// The error for a user who may not run a command with these keys.
+    pub fn forbids(&self, user: &[u8], keys: &[Bytes]) -> Option<&'static str> {
+        let of_user = || self.denied.iter().filter(|(name, _)| name == user);
+        if of_user().any(|(_, key)| key.is_none()) {
+            return Some("NOPERM this user has no permissions to run the command");
+        }
+        let is_denied = of_user().any(|(_, key)| key.as_ref().is_some_and(|key| keys.contains(key)));
+        is_denied.then_some("NOPERM No permissions to access a key")
+    }
+
+    /// Where another node serves a key, as the error for its clients says.
+    pub fn redirection(&self, key: &[u8]) -> Option<String> {
+        let slot = slot_of(key);
+        self.left.contains(&slot).then(|| format!("MOVED {slot} {OTHER_HOST}:{OTHER_PORT}"))
     }
 
     /// Records what must never happen.
@@ -421,12 +489,12 @@ impl World {
     }
 
     /// The bytes of a string.
-    pub fn bytes(&mut self, text: usize) -> Bytes {
+    pub fn bytes(&mut self, text: usize) -> Rc<[u8]> {
         let Some(text) = self.texts.get(text) else {
             self.violates("handles", "a string is used after it was freed");
-            return Bytes::new();
+            return [].into();
         };
-        text.bytes.to_vec()
+        Rc::clone(&text.bytes)
     }
 
     /// One holder less.
@@ -440,6 +508,15 @@ impl World {
         }
     }
 
+    /// The module replicates something: outside of commands, not while clients are paused.
+    pub fn replicate(&mut self, context: usize, words: Words) {
+        if self.commands_running == 0 && clock::wall() / MILLI < self.paused_until {
+            self.violates("replication", "an effect while writes are paused");
+        }
+        let db = self.context(context).db;
+        self.effects.push((db, words));
+    }
+
     /// The innermost context, which is the only one that the module may use.
     pub fn context(&mut self, index: usize) -> &mut Context {
         if index + 1 > self.contexts.len() {
@@ -451,9 +528,9 @@ impl World {
 
     /// Notes what a key was before the module could change it.
     pub fn note(&mut self, db: i32, key: &[u8]) {
-        if self.sees && !self.seen.contains_key(&(db, key.to_vec())) {
+        if self.sees && self.seen.get(db, key).is_none() {
             let before = self.keys.get(db, key).map(|entry| (entry.value.clone(), entry.expiry));
-            self.seen.insert((db, key.to_vec()), before);
+            self.seen.insert(db, key, before);
         }
     }
 
@@ -465,14 +542,7 @@ impl World {
         if incarnation == 0 && !writes {
             return 0;
         }
-        self.open.insert(OpenKey {
-            db,
-            name: name.into(),
-            writes,
-            incarnation,
-            current: None,
-            bounds: Default::default(),
-        })
+        self.open.insert(OpenKey { db, name: name.into(), writes, incarnation, range: None })
     }
 
     /// Whether the expiry of a key has passed.
@@ -629,7 +699,7 @@ impl World {
     /// The score of a member.
     pub fn score(&mut self, key: usize, member: usize) -> Option<f64> {
         let member = self.bytes(member);
-        self.zset(key, "ZsetScore")?.scores.get(&member).map(|score| score.0)
+        self.zset(key, "ZsetScore")?.scores.get(&*member).map(|score| score.0)
     }
 
     /// Adds a member or sets its score; with `only_new`, adds it. Returns the result's flags, and the key if
@@ -651,7 +721,7 @@ impl World {
             created = self.create(key, &open, Value::ZSet(ZSet::default()));
         }
         let Some(set) = self.zset(key, "ZsetAdd") else { return (NOP, created) };
-        if only_new && set.scores.contains_key(&member) {
+        if only_new && set.scores.contains_key(&*member) {
             return (NOP, created);
         }
         (if set.put(&member, score) { ADDED } else { UPDATED }, created)
@@ -677,18 +747,21 @@ impl World {
         let bounds = (Score(min), Bytes::new())..(Score(max.next_up()), Bytes::new());
         let found = if last { set.order.range(bounds).next_back() } else { set.order.range(bounds).next() };
         let found = found.map(|(score, member)| (score.0, member.clone()));
-        if let Some(open) = self.open.get_mut(key) {
-            (open.current, open.bounds) = (found, (min, max));
-        }
+        self.range(key, found, (min, max));
         true
+    }
+
+    fn range(&mut self, key: usize, current: Option<(f64, Bytes)>, bounds: (f64, f64)) {
+        if let Some(open) = self.open.get_mut(key) {
+            open.range = Some(Rc::new(Range { current, bounds }));
+        }
     }
 
     /// Moves a range on, or back. False at its end.
     pub fn walk(&mut self, key: usize, back: bool) -> bool {
-        let Some(OpenKey { current: Some((score, member)), bounds, .. }) = self.open.get(key).cloned() else {
-            return false;
-        };
-        let at = (Score(score), member);
+        let range = self.open.get(key).and_then(|open| open.range.clone());
+        let Some(Range { current: Some((score, member)), bounds }) = range.as_deref() else { return false };
+        let at = (Score(*score), member.clone());
         let Some(set) = self.zset(key, "ZsetRangeNext") else { return false };
         let next = if back {
             set.order.range(..&at).next_back()
@@ -698,15 +771,13 @@ impl World {
         let next = next.filter(|(score, _)| (bounds.0..=bounds.1).contains(&score.0));
         let next = next.map(|(score, member)| (score.0, member.clone()));
         let moved = next.is_some();
-        if let Some(open) = self.open.get_mut(key) {
-            open.current = next;
-        }
+        self.range(key, next, *bounds);
         moved
     }
 
     /// The member at which the range is.
     pub fn current(&mut self, key: usize) -> Option<(f64, usize)> {
-        let (score, member) = self.open.get(key)?.current.clone()?;
+        let (score, member) = self.open.get(key)?.range.as_ref()?.current.clone()?;
         Some((score, self.text(&member)))
     }
 
@@ -714,7 +785,7 @@ impl World {
     pub fn field(&mut self, key: usize, field: usize) -> Option<usize> {
         let field = self.bytes(field);
         let value = match self.value(key, "HashGet") {
-            Some(Value::Hash(fields)) => fields.get(&field).cloned()?,
+            Some(Value::Hash(fields)) => fields.get(&*field).cloned()?,
             _ => return None,
         };
         Some(self.text(&value))
@@ -729,7 +800,7 @@ impl World {
             created = self.create(key, &open, Value::Hash(BTreeMap::new()));
         }
         if let Some(Value::Hash(fields)) = self.value(key, "HashSet") {
-            fields.insert(field, value);
+            fields.insert(field.to_vec(), value.to_vec());
         }
         created
     }
@@ -743,7 +814,10 @@ impl World {
                 field("repl_backlog_active", u32::from(self.has_backlog).to_string()),
             ]
             .into(),
-            "server" => [field("redis_version", self.settings.version.clone())].into(),
+            "server" => {
+                let name = if self.is_valkey() { "valkey_version" } else { "redis_version" };
+                [field(name, self.settings.version.trim_start_matches("valkey-").to_owned())].into()
+            }
             _ => BTreeMap::new(),
         }
     }

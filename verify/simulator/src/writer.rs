@@ -177,10 +177,9 @@ pub struct Writer {
     clients: u64,
     /// What the next steps are.
     planned: Vec<Step>,
-    /// The fields of the last admission: how much of which key is to be settled.
-    taken: Vec<(usize, i64)>,
-    beside: bool,
     cluster: bool,
+    /// What the names of keys begin with: in a cluster, all of them are in one slot.
+    tag: &'static str,
     once: u64,
 }
 
@@ -200,11 +199,11 @@ impl Writer {
     /// The settings of the world of a seed.
     pub fn settings(seed: u64) -> Settings {
         let (mut random, theme, _) = theme(seed);
-        let versions = ["7.0.15", "7.0.15", "8.6.3", "7.4.1", "6.2.6"];
+        let versions = ["7.0.15", "7.0.15", "8.6.3", "7.4.1", "valkey-9.1.0", "6.2.6"];
         Settings {
             // Without expiries as instants, an expiry is only as exact as the clock.
             version: random
-                .choice(if theme.clocks > 0 { &versions[..4] } else { &versions[..] })
+                .choice(if theme.clocks > 0 { &versions[..5] } else { &versions[..] })
                 .unwrap_or(&"7.0.15")
                 .to_string(),
             listeners: random.choice(["replica", "replica", "aof", "none"]).unwrap_or("replica").into(),
@@ -216,6 +215,8 @@ impl Writer {
                 0
             },
             wall: (1_700_000_000 + i64::from(random.u32(..400_000_000))) * 1_000_000_000 + 123_456_789,
+            cluster: theme.rights > 0 && random.bool(),
+            evicts: theme.rights > 0 && random.u8(..4) == 0,
         }
     }
 
@@ -223,14 +224,14 @@ impl Writer {
     pub fn new(seed: u64) -> Self {
         let (_, theme, number) = theme(seed);
         let mut random = Rng::with_seed(seed ^ 0x5eed);
+        let cluster = seed < REAL && Self::settings(seed).cluster;
         let mut writer = Self {
             clients: random.u64(3..14),
             theme,
             keys: vec![],
             planned: vec![],
-            taken: vec![],
-            beside: theme.others > 0,
-            cluster: false,
+            cluster,
+            tag: if cluster { "{t}" } else { "" },
             once: 0,
             random,
         };
@@ -261,7 +262,7 @@ impl Writer {
                 }
                 _ => writer.kind(),
             };
-            let key = writer.key(format!("k{at}"), kind);
+            let key = writer.key(format!("{}k{at}", writer.tag), kind);
             writer.keys.push(key);
         }
         writer
@@ -350,12 +351,12 @@ impl Writer {
 
     /// The option HOLD.
     fn hold(&mut self) -> String {
-        let (key, id) = (self.random.u8(..8) / 7, self.random.u8(..4));
+        let (key, id, tag) = (self.random.u8(..8) / 7, self.random.u8(..4), self.tag);
         if self.chance(10) {
-            return format!(" HOLD h{key}");
+            return format!(" HOLD {tag}h{key}");
         }
         let period = self.period().min(5_000);
-        format!(" HOLD h{key} {period} o{id}")
+        format!(" HOLD {tag}h{key} {period} o{id}")
     }
 
     fn some_key(&mut self) -> Key {
@@ -431,7 +432,7 @@ impl Writer {
         if self.chance(60) {
             self.once += 1;
         }
-        format!(" ONCE once{} {}", self.once % 4, self.random.i64(50..5_000))
+        format!(" ONCE {}once{} {}", self.tag, self.once % 4, self.random.i64(50..5_000))
     }
 
     fn several(&mut self) -> String {
@@ -483,8 +484,8 @@ impl Writer {
         }
         if holds {
             line += &match what {
-                0 => format!(" HOLD h{}", self.random.u8(..8) / 7),
-                1..=3 => format!(" HOLD h{} o{}", self.random.u8(..8) / 7, self.random.u8(..4)),
+                0 => format!(" HOLD {}h{}", self.tag, self.random.u8(..8) / 7),
+                1..=3 => format!(" HOLD {}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4)),
                 _ => self.hold(),
             };
         }
@@ -507,7 +508,10 @@ impl Writer {
     }
 
     fn flow(&mut self) -> String {
-        let keys = self.some_keys(true);
+        let mut keys = self.some_keys(true);
+        if self.chance(25) {
+            keys.truncate(1);
+        }
         let mut line = "CL.BMTAKE".to_owned();
         let has_chain = self.chance(self.theme.accounts);
         let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
@@ -532,9 +536,12 @@ impl Writer {
             line += &format!(" TIMEOUT {timeout}");
         }
         if self.chance(70) {
-            line += &format!(" FLOW f{}", self.random.u8(..4));
-            if self.chance(30) {
+            let flow = self.random.u8(..4);
+            line += &format!(" FLOW f{flow}");
+            if flow == 3 || self.chance(2) {
                 line += &format!(" WEIGHT {}", self.random.u8(1..5));
+            } else if flow > 0 {
+                line += &format!(" WEIGHT {}", flow + 1);
             }
         }
         if self.chance(5) {
@@ -550,7 +557,7 @@ impl Writer {
     fn native(&mut self) -> String {
         let (mut one, other) = (self.some_key().name, self.some_key().name);
         if self.theme.accounts > 10 && self.chance(5) {
-            one = "h0".to_owned();
+            one = format!("{}h0", self.tag);
         }
         match self.random.u8(..22) {
             0..=6 => format!("DEL {one}"),
@@ -689,7 +696,7 @@ impl Writer {
                 self.planned.push(Step::Pass(nanos));
                 Step::Role(true)
             }
-            12 => match self.random.u8(..5) {
+            12 => match self.random.u8(..7) {
                 0 => Step::Pause(self.random.i64(1..1_500) * MILLI),
                 1 => {
                     self.planned.push(Step::Full(false));
@@ -697,22 +704,32 @@ impl Writer {
                     self.planned.push(later);
                     Step::Full(true)
                 }
-                2 => {
+                2 | 3 => {
                     let name = format!("user{}", self.random.u8(..2)).into_bytes();
-                    self.planned.push(Step::Denied(false, name.clone()));
+                    let key = self.random.bool().then(|| self.some_key().name.into_bytes());
+                    self.planned.push(Step::Denied(false, name.clone(), key.clone()));
                     let later = self.pass();
                     self.planned.push(later);
-                    Step::Denied(true, name)
+                    Step::Denied(true, name, key)
                 }
-                3 => Step::User(client, format!("user{}", self.random.u8(..2)).into_bytes()),
-                _ => {
+                4 => Step::User(client, format!("user{}", self.random.u8(..2)).into_bytes()),
+                5 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
                     self.planned.push(Step::Moved(false, key.clone()));
                     let later = self.pass();
                     self.planned.push(later);
-                    self.cluster = true;
                     Step::Moved(true, key)
                 }
+                6 if self.cluster => {
+                    let key = self.some_key().name.into_bytes();
+                    self.planned.push(Step::Left(false, key.clone()));
+                    for _ in 0..3 {
+                        let later = self.pass();
+                        self.planned.push(later);
+                    }
+                    Step::Left(true, key)
+                }
+                _ => Step::Evict(self.some_key().name.into_bytes()),
             },
             _ => {
                 let key = self.some_key().name.into_bytes();
@@ -724,11 +741,5 @@ impl Writer {
                 Step::Reacts(self.random.u32(1..4), key, words(&line).unwrap_or_default())
             }
         }
-    }
-
-    /// Looks at what the last step has done.
-    pub fn learn(&mut self) {
-        self.taken.clear();
-        debug_assert!(self.beside || with(|world| world.reactions.is_empty()));
     }
 }
