@@ -105,7 +105,7 @@ pub fn seen(
 ) -> Result<Option<Tat>, redis_cell_core::Error> {
     match order {
         _ if !is_anybody() => Ok(state),
-        // A chain looks for its wait at instants that are still to come, and the line must not live through them.
+        // A chain looks for its wait at later instants, which the queue must not take for the present.
         Order::Behind => first_come::seen(place(call, key), state, now.min(ffi::now())),
         Order::Before | Order::ForAll => {
             first_come::saw(place(call, key), state, now);

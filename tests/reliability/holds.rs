@@ -58,8 +58,10 @@ fn counted(client: &mut Client) -> i64 {
 pub fn no_unit_is_spent_twice_and_none_is_lost() {
     const LIMIT: i64 = 100;
     const DAY: i64 = 86_400;
-    // A window, by how much slower everything is, and the end of a window that opens.
-    let windows: [(&str, i64, fn(i64) -> Option<i64>); 4] = [
+    /// The end of a window that opens now.
+    type End = fn(i64) -> Option<i64>;
+    // A window, by how much slower everything is, and its end.
+    let windows: [(&str, i64, End); 4] = [
         ("100", 1, |now| Some(now + 100)),
         ("DAY UTC 90", 864, |now| Some(((now + 5_400) / DAY + 1) * DAY - 5_400)),
         ("TOTAL", 1, |_| None),

@@ -103,7 +103,7 @@ impl<'c> Request<'c> {
         let takes = |at: usize| self.quantity_of(at, plan) > 0;
         let new =
             self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
-        let Some(wait) = seen.is_full(new.count()) else { return None };
+        let wait = seen.is_full(new.count())?;
         let own = several::combine_rows(&rows()).map(|answer| answer.verdict);
         Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait))))
     }

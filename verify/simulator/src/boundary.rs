@@ -228,7 +228,7 @@ fn size_of(layout: Layout) -> Option<usize> {
     (size <= SIZES && layout.align() <= 16).then_some(size)
 }
 
-// SAFETY: places are as large as their size says, aligned to 16, and are handed out once until they are freed.
+// SAFETY: places are as large as their size says, aligned to 16, and handed out once until they are freed.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller vouches for the layout; a free place begins with a pointer to the next one.
