@@ -258,9 +258,9 @@ function Book.read_end(member)
 end
 
 -- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, and
--- whether anybody holds something.
-function Book.ends_of(key, row, name, most)
-    local score, latest, till, ended = score_of(Book.is_permanent(row) and TOTALS or ENDS, name), nil, nil, {}
+-- whether anybody holds something; of the parts in one region.
+function Book.ends_in(key, region, name, most)
+    local score, latest, till, ended = score_of(region, name), nil, nil, {}
     Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
         local ending = Book.read_end(member)
         latest = ending.name == name and ending or nil
@@ -288,12 +288,30 @@ function Book.ends_of(key, row, name, most)
         elseif now < ending.till then
             till = ending.till
             return false
-        elseif #ended < most then
-            ended[#ended + 1] = ending.id
+        elseif #ended >= most then
+            -- What runs out before all that has run out was carried out changes nothing.
+            till = not latest.is_ahead and now < latest.till and latest.till or nil
+            return false
         end
+        ended[#ended + 1] = ending.id
         return true
     end)
     return ended, till, true
+end
+
+-- The same of all parts. A total is one state, whether the calls name IDLE or not.
+function Book.ends_of(key, row, name, most)
+    local ended, till, is_held = Book.ends_in(key, Book.is_permanent(row) and TOTALS or ENDS, name, most)
+    if row.kind == Fixed and row.limit.is_total then
+        local region = Book.is_permanent(row) and ENDS or TOTALS
+        local others, next_till, are_held = Book.ends_in(key, region, name, most - #ended)
+        for i = 1, #others do
+            ended[#ended + 1] = others[i]
+        end
+        till = till and next_till and smaller(till, next_till) or till or next_till
+        is_held = is_held or are_held
+    end
+    return ended, till, is_held
 end
 
 -- Returns the units that come back to a window.
@@ -417,12 +435,12 @@ function Hold.complete(row)
 end
 
 -- Lets a total that is forgotten when it is idle live as long as what is held of it.
-function Hold.prolong(hold, k, row)
+function Hold.prolong(hold, k, row, quantity)
     local limit, store = row.limit, row.store
     if row.kind ~= Fixed or not limit.idle or not hold.period or store == DELETED then
         return
     end
-    local total = store or hold.own[k] and not (zero < row.quantity) and row.state
+    local total = store or hold.own[k] and not (zero < quantity) and row.state
     local till = total and instant_of_millis(millis_of(hold.till))
     if total and (not total.ends or total.ends < till) then
         row.store = { count = total.count, ends = till }
@@ -618,7 +636,7 @@ end
 function Book.set_part(owner, part)
     local slot, in_record = Book.slot_of(owner, part.name), 0
     for i = 1, #owner.slots do
-        in_record = in_record + (owner.slots[i].after and not owner.slots[i].is_further and 1 or 0)
+        in_record = in_record + (owner.slots[i].is_further and 0 or 1)
     end
     if not slot then
         slot = Book.add_slot(owner, part, in_record >= IN_RECORD)
@@ -753,6 +771,16 @@ function Book.keeps_a_total(hold)
     return #call('ZRANGEBYSCORE', hold.key, format(WHOLE, TOTALS), '+inf', 'LIMIT', 0, removed + 1) > removed
 end
 
+-- Returns whether a permanent total is among the members that are removed.
+function Book.frees_a_total(hold)
+    for i = 1, #hold.removed do
+        if hold.removed[i][1] + 0 >= TOTALS then
+            return true
+        end
+    end
+    return false
+end
+
 -- Decides the members that change and the expiry of the key.
 function Hold.plan_expiry(hold)
     local key = hold.key
@@ -777,7 +805,7 @@ function Hold.plan_expiry(hold)
         if stored then
             hold.removed[#hold.removed + 1] = { stored, 'until' }
         end
-        if latest > 0 and latest ~= millis and (not is_endless or stored) then
+        if latest > 0 and latest ~= millis and (not is_endless or stored or Book.frees_a_total(hold)) then
             hold.lives = latest
         end
     end
@@ -791,22 +819,25 @@ function Hold.plan_expiry(hold)
     hold.changes = hold.added[1] or hold.removed[1] or hold.persists or hold.lives
 end
 
+-- Writes a list of words, which may be longer than one call can have.
+local function write_all(command, key, words)
+    for first = 1, #words, 2000 do
+        write(command, key, unpack(words, first, min(first + 1999, #words)))
+    end
+end
+
 -- Writes what was collected.
 function Hold.save(hold)
     local words = {}
     for i = 1, #hold.added do
         words[#words + 1], words[#words + 2] = hold.added[i][1], hold.added[i][2]
     end
-    if words[1] then
-        write('ZADD', hold.key, unpack(words))
-    end
+    write_all('ZADD', hold.key, words)
     words = {}
     for i = 1, #hold.removed do
         words[i] = hold.removed[i][2]
     end
-    if words[1] then
-        write('ZREM', hold.key, unpack(words))
-    end
+    write_all('ZREM', hold.key, words)
     if hold.persists then
         write('PERSIST', hold.key)
     elseif hold.lives then

@@ -159,7 +159,15 @@ impl<'c> Seen<'_, '_, 'c> {
         for (Held { name, limiter }, of) in
             limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of)))
         {
-            let ends = book.ends(name, is_permanent(limiter), *now, *left)?;
+            let mut ends = book.ends(name, is_permanent(limiter), *now, *left)?;
+            // A total is one state, whether the calls name IDLE or not.
+            if matches!(limiter, Limiter::Fixed(window) if window.limit.is_total()) {
+                let left = left.saturating_sub(ends.ended.len());
+                let others = book.ends(name, !is_permanent(limiter), *now, left)?;
+                ends.ended.extend(others.ended);
+                ends.next = [ends.next, others.next].into_iter().flatten().min();
+                ends.are_some |= others.are_some;
+            }
             (of.next, of.is_held) = (ends.next, ends.are_some);
             *left = left.saturating_sub(ends.ended.len());
             for id in ends.ended {

@@ -99,7 +99,7 @@ impl<'n> Owner<'n> {
         if let Some(slot) = self.slots.iter_mut().find(|slot| *slot.key == *key) {
             slot.after = after;
         } else {
-            let is_further = self.slots.iter().filter(|slot| slot.is_in_record()).count() >= IN_RECORD;
+            let is_further = self.slots.iter().filter(|slot| !slot.is_further).count() >= IN_RECORD;
             self.slots.push(Slot { key: Cow::Borrowed(key), before: None, after, is_further });
         }
     }
@@ -140,10 +140,6 @@ impl Slot<'_> {
     /// A part that is there before the call, outside of the record.
     fn further(key: &[u8], part: Part) -> Self {
         Self { key: Cow::Owned(key.to_vec()), before: Some(part), after: Some(part), is_further: true }
-    }
-
-    fn is_in_record(&self) -> bool {
-        !self.is_further && self.after.is_some()
     }
 }
 
@@ -260,10 +256,10 @@ impl<'k, 'c> Book<'k, 'c> {
         }
         let (score, mut is_broken) = (member::of_key(key, is_permanent), false);
         // Parts that were taken before the clock was set back are behind all others.
-        let mut is_ahead = false;
+        let (mut is_ahead, mut latest) = (false, None);
         self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
             Some(end) if end.key == key => {
-                (ends.are_some, is_ahead) = (true, end.is_ahead(now));
+                (ends.are_some, is_ahead, latest) = (true, end.is_ahead(now), Some(end.end));
                 false
             }
             end => {
@@ -284,11 +280,14 @@ impl<'k, 'c> Book<'k, 'c> {
         if ends.are_some {
             self.key.at_score(score, Side::First, |member| match member::read_end(member) {
                 Some(end) if end.key != key || end.is_ahead(now) => true,
-                Some(end) if end.end <= now => {
-                    if ends.ended.len() < most {
-                        ends.ended.push(end.id.to_vec());
-                    }
+                Some(end) if end.end <= now && ends.ended.len() < most => {
+                    ends.ended.push(end.id.to_vec());
                     true
+                }
+                // What runs out before all that has run out was carried out changes nothing.
+                Some(end) if end.end <= now => {
+                    ends.next = latest.filter(|latest| *latest > now && !is_ahead);
+                    false
                 }
                 end => {
                     (ends.next, is_broken) = (end.map(|end| end.end), is_broken || end.is_none());
@@ -348,8 +347,8 @@ impl<'k, 'c> Book<'k, 'c> {
         let stored = if is_endless { self.key.score_of(&UNTIL).flatten() } else { None };
         let until =
             lasting.until.max(expiry.unwrap_or_default()).max(stored.unwrap_or_default().cast_signed());
+        let totals = removed.iter().filter(|(score, _)| *score >= member::TOTALS).count();
         let keeps_a_total = || {
-            let totals = removed.iter().filter(|(score, _)| *score >= member::TOTALS).count();
             self.key.has_more_above(member::TOTALS, totals)
                 || added.iter().any(|(score, _)| *score >= member::TOTALS)
         };
@@ -364,7 +363,8 @@ impl<'k, 'c> Book<'k, 'c> {
             gone.extend(stored.map(|_| member::UNTIL));
             match expiry {
                 Some(expiry) if expiry == until => Lives::AsBefore,
-                None if is_endless && stored.is_none() => Lives::AsBefore, // PERSIST by hand
+                // PERSIST by hand. While only totals were held, no expiry was stored either.
+                None if is_endless && stored.is_none() && (totals == 0 || until == 0) => Lives::AsBefore,
                 _ => Lives::Until(until),
             }
         };

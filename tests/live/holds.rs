@@ -304,6 +304,41 @@ fn the_key_lives_as_long_as_anything_can_come_back() {
     rows(&mut client, "CL.MSETTLE u FIXED 10 60 1 HOLD h z");
     rows(&mut client, "CL.MTAKE a FIXED 10 60 0 i FIXED 10 TOTAL IDLE 1500 0 HOLD h");
     assert_eq!(client.get::<Vec<String>, _>("ZRANGE h 0 -1").len(), 0);
+    // The last total comes back in the call that holds something else.
+    rows(&mut client, &format!("CL.MTAKE t FIXED 10 TOTAL 1 MS HOLD h {SHORT} x"));
+    assert_eq!(ttl(&mut client), -1);
+    let_run_out();
+    rows(&mut client, "CL.MTAKE t FIXED 10 TOTAL 0 v FIXED 10 60000 1 MS HOLD h 30000 z");
+    near(ttl(&mut client), 60_000);
+}
+
+/// Calls that name a total with `IDLE` find what calls without it have left, and the reverse.
+#[test]
+fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for [held, named] in [["TOTAL", "TOTAL IDLE 3600000"], ["TOTAL IDLE 3600000", "TOTAL"]] {
+        client.call("DEL q h");
+        rows(&mut client, &format!("CL.MTAKE q FIXED 10 {held} 8 MS HOLD h {SHORT} dead"));
+        let_run_out();
+        assert_eq!(first(&mut client, &format!("CL.MTAKE q FIXED 10 {named} 5 MS HOLD h"))[..3], [0, 10, 5]);
+        assert_eq!((client.int("GET q"), client.int("EXISTS h")), (5, 0), "{named}");
+    }
+}
+
+/// Parts whose places are taken by others, and that are held again, do not make a record longer.
+#[test]
+fn a_record_has_sixteen_parts() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in 1..=4 {
+        let limiters: Vec<_> = (0..16 * call).rev().map(|n| format!("k{n} FIXED 10 3600000 1")).collect();
+        rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", limiters.join(" ")));
+        let members: Vec<String> = client.get("ZRANGE h 0 -1");
+        let most = members.iter().map(|member| member.matches(" window ").count()).max();
+        assert!(most.is_some_and(|most| (1..=16).contains(&most)), "{most:?}");
+        let_run_out();
+    }
 }
 
 #[test]
