@@ -1,8 +1,7 @@
 //! HOLD: units of a quota that come back when their owner neither settles nor renews.
 
 use crate::common::{
-    BINARY, Client, Clock, Effect, Options, ReplicaStream, SECOND, Server, WRONGTYPE, Waiter,
-    wait_for_blocked,
+    BINARY, Client, Effect, Options, ReplicaStream, Server, WRONGTYPE, Waiter, wait_for_blocked,
 };
 use crate::replication::{attach, catch_up};
 use crate::several::rows;
@@ -212,40 +211,6 @@ fn rates_and_logs_are_settled_by_the_last_take() {
     assert_eq!(client.int("ZCARD m"), 10_007);
     rows(&mut client, "CL.MSETTLE m LOG 100 3600 20000 HOLD h me");
     assert_eq!(client.int("ZCARD m"), 20_007);
-}
-
-#[test]
-fn what_comes_back_comes_back_to_its_own_window() {
-    let mut clock = Clock::stopped();
-    let server = clock.start(Options::new());
-    let mut client = server.connect();
-    // The window ends before the hold.
-    let take = |quantity: i64, hold: &str| format!("CL.MTAKE q FIXED 10 100 {quantity} MS {hold}");
-    let mut pass = |milliseconds: i64| clock.pass(milliseconds * SECOND / 1000);
-    rows(&mut client, &take(4, "HOLD h 300000 me"));
-    rows(&mut client, &take(4, "HOLD h 150 dead"));
-    pass(102);
-    assert_eq!(client.int("EXISTS q"), 0, "the window has not ended");
-    rows(&mut client, &take(3, "HOLD h 300000 me"));
-    rows(&mut client, &take(3, ""));
-    assert_eq!(client.int("GET q"), 6);
-    // Seven are held, four of them in the window that has ended; five were used, one of them here.
-    rows(&mut client, "CL.MSETTLE q FIXED 10 100 5 MS HOLD h me");
-    assert_eq!(client.int("GET q"), 4);
-    pass(60);
-    client.call("DEL q");
-    client.call("SET q 5 PX 3600000");
-    rows(&mut client, &take(0, "HOLD h"));
-    assert_eq!(client.int("GET q"), 5, "the part of the dead owner is forgotten");
-    assert_eq!(client.int("EXISTS h"), 0);
-    // Settled after the end: only what was used beyond is charged, to the new window.
-    client.call("DEL q");
-    for (used, charged) in [(3, None), (4, None), (6, Some(2))] {
-        rows(&mut client, &take(4, "HOLD h 300000 me"));
-        pass(102);
-        rows(&mut client, &format!("CL.MSETTLE q FIXED 10 3600000 {used} MS HOLD h me"));
-        assert_eq!(client.get::<Option<i64>, _>("GET q"), charged);
-    }
 }
 
 #[test]

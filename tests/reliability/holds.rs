@@ -52,6 +52,42 @@ fn counted(client: &mut Client) -> i64 {
     client.get::<Option<i64>, _>("GET q").unwrap_or(0)
 }
 
+/// Units come back to the window in which they were taken, and to no later one.
+#[test]
+fn what_comes_back_comes_back_to_its_own_window() {
+    let mut clock = Clock::stopped();
+    let server = clock.start(Options::new());
+    let mut client = server.connect();
+    // The window ends before the hold.
+    let take = |quantity: i64, hold: &str| format!("CL.MTAKE q FIXED 10 100 {quantity} MS {hold}");
+    let call = |client: &mut Client, command: &str| client.get::<Vec<Vec<i64>>, _>(command);
+    let mut pass = |milliseconds: i64| clock.pass(milliseconds * SECOND / 1000);
+    call(&mut client, &take(4, "HOLD h 300000 me"));
+    call(&mut client, &take(4, "HOLD h 150 dead"));
+    pass(102);
+    assert_eq!(client.int("EXISTS q"), 0, "the window has not ended");
+    call(&mut client, &take(3, "HOLD h 300000 me"));
+    call(&mut client, &take(3, ""));
+    assert_eq!(client.int("GET q"), 6);
+    // Seven are held, four of them in the window that has ended; five were used, one of them here.
+    call(&mut client, "CL.MSETTLE q FIXED 10 100 5 MS HOLD h me");
+    assert_eq!(client.int("GET q"), 4);
+    pass(60);
+    client.call("DEL q");
+    client.call("SET q 5 PX 3600000");
+    call(&mut client, &take(0, "HOLD h"));
+    assert_eq!(client.int("GET q"), 5, "the part of the dead owner is forgotten");
+    assert_eq!(client.int("EXISTS h"), 0);
+    // Settled after the end: only what was used beyond is charged, to the new window.
+    client.call("DEL q");
+    for (used, charged) in [(3, None), (4, None), (6, Some(2))] {
+        call(&mut client, &take(4, "HOLD h 300000 me"));
+        pass(102);
+        call(&mut client, &format!("CL.MSETTLE q FIXED 10 3600000 {used} MS HOLD h me"));
+        assert_eq!(client.get::<Option<i64>, _>("GET q"), charged);
+    }
+}
+
 /// At each step, what is counted is what is held and what was used, and is within the limit but for debts. At
 /// the end, all owners have died, and what is counted is what was used. The server is killed several times.
 #[test]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
 import agents
+import httpx
 import openai
 import pydantic_ai
 import pytest
@@ -408,6 +410,99 @@ def test_usage_is_read_from_all_apis() -> None:
     assert read("no JSON", "text/plain") == (None, False)
 
 
+def test_usage_of_the_beginning_of_a_message_is_not_that_of_its_answer() -> None:
+    usage = Usage("text/event-stream")
+    usage.read(b'data: {"type":"message_start","message":{"usage":{"input_tokens":20,"output_tokens":1}}}\n\n')
+    usage.read(b'data: {"type":"content_block_delta","delta":{"text":"a long answer"}}\n\n')
+    assert usage.tokens() is None
+    usage.read(b'data: {"type":"message_delta","usage":{"output_tokens":44}}')  # the stream ends without a line's end
+    assert usage.tokens() == Estimate(20, 44)
+
+
+def test_tokens_of_a_cache_count_once() -> None:
+    """LiteLLM's proxy reports those of Anthropic's cache among the tokens of the prompt, and by themselves too."""
+    usage = Usage("application/json")
+    reported = {"prompt_tokens": 320, "completion_tokens": 44, "total_tokens": 364, "cache_read_input_tokens": 300}
+    usage.read(json.dumps({"usage": reported}).encode())
+    assert usage.tokens() == Estimate(320, 44)
+
+
+def test_a_large_reply_is_read_in_linear_time() -> None:
+    usage, part = Usage("application/json"), b"0" * 16384
+    begin = time.process_time()
+    for _ in range(2048):
+        usage.read(part)
+    assert time.process_time() - begin < 1
+
+
+USED = {"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}}
+
+
+class Body(httpx.SyncByteStream):
+    def __init__(self, data: object) -> None:
+        self.data = json.dumps(data).encode()
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.data
+
+
+@pytest.mark.parametrize(
+    ("path", "replies", "used"),
+    [
+        ("chat/completions", [httpx.Response(200, json=USED)], {"fake": {"tokens": 15}}),
+        ("chat/completions", [httpx.Response(500, json=USED)], {"fake": {"tokens": 0}}),
+        (
+            "chat/completions",
+            [
+                httpx.Response(307, headers={"location": "/v2/chat/completions"}),
+                httpx.Response(200, headers={"content-type": "application/json"}, stream=Body(USED)),
+            ],
+            {"fake": {"tokens": 15}},
+        ),
+        ("messages/count_tokens", [httpx.Response(200, stream=Body({"input_tokens": 9}))], {}),
+        ("responses/input_tokens", [httpx.Response(200, stream=Body({"input_tokens": 9}))], {}),
+    ],
+    ids=["in memory", "in memory, refused", "redirected", "counted", "counted too"],
+)
+def test_a_reply_is_settled_however_it_comes(
+    server: servers.Server, path: str, replies: list[httpx.Response], used: Any
+) -> None:
+    with server.admin as admin, redis.Redis(port=server.port) as client:
+        admin.flushall()
+        budget = Budget(Cell(client), "run:4", tokens=100_000)
+        inner = httpx.MockTransport(lambda request: replies.pop(0))
+        with httpx.Client(transport=BudgetTransport(budget, transport=inner), follow_redirects=True) as http:
+            body = {"model": "fake", "max_tokens": 400, "messages": FOUND["messages"]}
+            http.post(f"http://upstream/v1/{path}", json=body)
+        assert budget.used() == used
+        assert budget.left() == {"tokens": 100_000 - sum(row["tokens"] for row in used.values())}
+        assert not replies
+
+
+async def test_a_call_that_is_cancelled_while_it_is_settled_leaves_its_connection(
+    cell: AsyncCell, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, run, settles = AsyncBudget(cell, "run:4", tokens=100_000), AsyncCell.run, asyncio.Event()
+
+    async def slow(cell: AsyncCell, call: Any, ready: Any = None) -> Any:
+        if call.name == "CL.MSETTLE":
+            settles.set()
+            await asyncio.sleep(0.1)
+        return await run(cell, call, ready)
+
+    monkeypatch.setattr(AsyncCell, "run", slow)
+    inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1))
+    async with httpx.AsyncClient(transport=AsyncBudgetTransport(budget, transport=inner), timeout=5) as http:
+        asks = {"url": model.url + "/v1/chat/completions", "json": {"model": "fake", **FOUND}}
+        model.faults.append((500, {}))
+        call = asyncio.ensure_future(http.post(**asks))
+        await settles.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await http.post(**asks)).status_code == 200
+
+
 async def test_without_the_server_it_is_as_the_guard_says(model: Model) -> None:
     with servers.running() as server:
         async with redis.asyncio.Redis(port=server.port, retry=None) as client:
@@ -433,6 +528,12 @@ def test_mistakes_are_named() -> None:
         ),  # type: ignore[type-var]
         ("BudgetTransport needs a Budget, or a function, not 'run:4'", lambda: BudgetTransport("run:4")),  # type: ignore[type-var]
         ("unexpected keyword argument 'tokens'", lambda: BudgetTransport(budget, tokens=3)),  # type: ignore[call-arg]
+        (
+            "price must return dollars, but returns None for the model 'gpt'",
+            lambda: httpx.Client(transport=BudgetTransport(budget, price=lambda *_: None)).post(  # type: ignore[arg-type,return-value]
+                "http://127.0.0.1:1/v1/chat/completions", json={"model": "gpt", "messages": []}
+            ),
+        ),
         ("estimate must be a function", lambda: AsyncBudgetTransport(AsyncBudget(cell, "a", tokens=1), estimate=1)),  # type: ignore[arg-type]
     ]
     for text, mistake in mistakes:

@@ -182,5 +182,5 @@ def test_without_the_server_a_budget_is_what_the_guard_says() -> None:
         with budget.step("search", tokens=100) as step:
             step.used(tokens=1)
         server.stop()
-        with pytest.raises(RateLimited):
+        with pytest.raises(RateLimited, match="the server is unavailable, so the step 'search'"):
             budget.step("search", tokens=1).__enter__()

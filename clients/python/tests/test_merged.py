@@ -7,6 +7,7 @@ import concurrent.futures
 import itertools
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -514,6 +515,125 @@ def test_a_guard_of_threads_decides_for_each_call(server: servers.Server) -> Non
     answers = in_threads([lambda: guard.throttle("hot", RATE)] * 5)
     server.thaw()
     assert {answer.decided_by for answer in answers} == {"fail_closed"}
+
+
+class Gates:
+    """Lets each call of a Merged wait before it is sent, and knows how many have come."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, merged: Merged, *opens: Callable[[], None]) -> None:
+        self.came, self.opens = 0, opens
+        run = Cell.run
+
+        def gated(cell: Cell, call: Any, ready: Any = None) -> Any:
+            if cell is merged and self.came < len(self.opens):
+                self.came += 1
+                self.opens[self.came - 1]()
+            return run(cell, call, ready)
+
+        monkeypatch.setattr(Cell, "run", gated)
+
+    def wait(self, came: int) -> None:
+        until(lambda: self.came >= came)
+
+
+def until(happens: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread is interrupted while another one sends the call for both, and that call is refused."""
+    limit = Fixed.per_month(10)
+
+    def take(cell: Cell, quantity: int) -> Any:
+        return cell.mtake(Take("{k}a", limit, quantity), Take("{k}b", limit, quantity))
+
+    with redis.Redis(port=server.port) as client, redis.Redis(port=server.port) as another:
+        merged, first, second, gone = Merged(client), threading.Event(), threading.Event(), threading.Event()
+        gates = Gates(monkeypatch, merged, lambda: void(first.wait(PATIENCE)), lambda: void(second.wait(PATIENCE)))
+
+        def script() -> None:
+            until(lambda: len(row().waiting) == 2)
+            first.set()
+            gates.wait(2)
+            interrupt()
+            gone.wait(PATIENCE)
+            take(Cell(another), 6)  # 3 are left: too few for five, and enough for the main thread
+            second.set()
+
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            threads.submit(take, merged, 1)
+            gates.wait(1)
+            row = lambda: next(iter(merged._rows.values()))  # noqa: E731
+            five = threads.submit(take, merged, 5)
+            until(lambda: row().waiting)
+            done = threads.submit(script)
+            with pytest.raises(KeyboardInterrupt):
+                take(merged, 1)
+            gone.set()
+            done.result(PATIENCE)
+            assert not five.result(PATIENCE)
+            assert threads.submit(take, merged, 3).result(PATIENCE)
+            assert not merged._rows
+
+
+def test_an_interruption_is_of_one_thread(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread is interrupted while it sends the call for two."""
+    with redis.Redis(port=server.port) as client:
+        merged, first = Merged(client), threading.Event()
+
+        def interrupted() -> None:
+            interrupt()
+            time.sleep(PATIENCE)
+
+        gates = Gates(monkeypatch, merged, lambda: void(first.wait(PATIENCE)), interrupted)
+
+        def other() -> Answer:
+            until(lambda: row().waiting)
+            caller = threads.submit(merged.throttle, "k", RATE)
+            until(lambda: len(row().waiting) == 2)
+            first.set()
+            return caller.result(PATIENCE)
+
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            threads.submit(merged.throttle, "k", RATE)
+            gates.wait(1)
+            row = lambda: next(iter(merged._rows.values()))  # noqa: E731
+            told = threads.submit(other)
+            with pytest.raises(KeyboardInterrupt):
+                merged.throttle("k", RATE)
+            assert isinstance(told.exception(PATIENCE), InterruptedError)
+            assert not merged._rows
+
+
+def void(_: object) -> None:
+    pass
+
+
+def test_another_event_loop_begins_without_callers(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = AsyncMerged(redis.asyncio.Redis(port=server.port))
+    run = AsyncCell.run
+
+    async def never(*_: Any) -> Any:
+        await asyncio.sleep(3600)
+
+    async def begins() -> list[Any]:
+        calls = [asyncio.ensure_future(merged.throttle("k", RATE)) for _ in range(2)]
+        await asyncio.sleep(0)
+        return calls
+
+    monkeypatch.setattr(AsyncCell, "run", never)
+    loop = asyncio.new_event_loop()
+    calls = loop.run_until_complete(begins())
+    loop.close()
+    monkeypatch.setattr(AsyncCell, "run", run)
+    assert asyncio.run(asyncio.wait_for(merged.throttle("k", RATE), PATIENCE)) and len(calls) == 2
 
 
 def test_a_child_process_begins_without_callers(server: servers.Server) -> None:

@@ -33,6 +33,8 @@ LONGEST = 600.0
 """How long a hold is renewed while nothing comes, in seconds: as long as the SDKs wait."""
 LAST = ("response.completed", "response.incomplete", "response.failed", "message_stop")
 """The types of events that end a stream."""
+FREE = ("/count_tokens", "/input_tokens")
+"""The ends of the paths of requests that name a model and do not call it: they count tokens."""
 
 Price: TypeAlias = Callable[[str, int, int], Dollars]
 """Returns the price of a call: of a model, for tokens of its prompt and tokens of its answer."""
@@ -83,18 +85,22 @@ class Usage:
 
     def __init__(self, content_type: str) -> None:
         self._events = content_type.startswith("text/event-stream")
-        self._rest = b""
+        self._rest: list[bytes] = []
         self._found: dict[str, int] = {}
+        self._began = False
+        """Whether the last report is that of the beginning of a message, whose answer has not come yet."""
 
     def read(self, data: bytes) -> bool:
         """Reads bytes. Returns whether they had the last event of a stream."""
-        self._rest += data
-        if not self._events:
+        self._rest.append(data)  # joined once: a large reply comes in thousands of parts
+        if not self._events or b"\n" not in data:
             return False
-        *lines, self._rest = self._rest.split(b"\n")
-        return any([self._event(line[5:].strip()) for line in lines if line.startswith(b"data:")])
+        *lines, rest = b"".join(self._rest).split(b"\n")
+        self._rest = [rest]
+        return any([self._event(line) for line in lines])
 
-    def _event(self, data: bytes) -> bool:
+    def _event(self, line: bytes) -> bool:
+        data = line[5:].strip() if line.startswith(b"data:") else b""
         if data == b"[DONE]":
             return True
         if b'"usage"' not in data and b"message_stop" not in data:
@@ -105,22 +111,29 @@ class Usage:
         with suppress(ValueError, AttributeError):
             event: Any = json.loads(data)
             parts: list[Any] = [event, event.get("response"), event.get("message")]
+            kind = event.get("type")
+            if kind == "message_start":
+                self._began = True
+            elif event.get("usage") or kind in LAST:
+                self._began = False
             for part in filter(None, parts):
                 counts: dict[str, Any] = part.get("usage") or {}
                 self._found |= {name: count for name, count in counts.items() if isinstance(count, int)}
-            return event.get("type")
+            return kind
         return None
 
     def tokens(self) -> Estimate | None:
         """Returns the tokens of the prompt and of the answer, or None if they were not reported."""
-        if not self._events:
-            self._note(self._rest)
+        rest, self._rest = b"".join(self._rest), []
+        (self._event if self._events else self._note)(rest)
         found = self._found
-        if not found:
+        if not found or self._began:
             return None
-        prompt = found.get("prompt_tokens", found.get("input_tokens", 0))
-        # Anthropic does not count them among the tokens of the prompt.
-        prompt += found.get("cache_creation_input_tokens", 0) + found.get("cache_read_input_tokens", 0)
+        prompt = found.get("prompt_tokens")
+        if prompt is None:
+            # Anthropic does not count those of the cache among them. LiteLLM does, under the other name.
+            cached = found.get("cache_creation_input_tokens", 0) + found.get("cache_read_input_tokens", 0)
+            prompt = found.get("input_tokens", 0) + cached
         answer = found.get("completion_tokens", found.get("output_tokens", 0))
         return Estimate(prompt, max(answer, found.get("total_tokens", 0) - prompt))
 
@@ -153,7 +166,10 @@ class _Call:
         if "dollars" in self.units:
             if self.price is None:
                 raise ValueError("a budget with dollars needs a price")
-            amounts["dollars"] = self.price(self.model, tokens.prompt, tokens.answer)
+            price: Any = self.price(self.model, tokens.prompt, tokens.answer)
+            if price is None:
+                raise ValueError(f"price must return dollars, but returns None for the model {self.model!r}")
+            amounts["dollars"] = price
         return amounts
 
     def renew(self) -> None:
@@ -238,7 +254,12 @@ class _AsyncStream(_Stream):
 
 def _data_of(request: Any) -> dict[str, Any] | None:
     """Returns what a request asks of a model, or None if it is another request."""
-    with suppress(ValueError, library_of(request).RequestNotRead):
+    library = library_of(request)
+    if request.url.path.endswith(FREE):
+        return None
+    if isinstance(request.stream, library.ByteStream):
+        request.read()  # the request after a redirection has it in memory, and has not read it
+    with suppress(ValueError, library.RequestNotRead):
         data = json.loads(request.content) if request.method == "POST" else None
         if isinstance(data, dict) and isinstance(cast(dict[str, Any], data).get("model"), str):
             # An estimate tells the requests of this API from embeddings by the name of their longest answer.
@@ -271,6 +292,7 @@ class _BudgetTransport(Sends, Generic[B]):
     _budget: ClassVar[type[Budget] | type[AsyncBudget]]
     _call: ClassVar[type[_Call]]
     _stream: ClassVar[Any]
+    _closes: ClassVar[str]
 
     def __init__(
         self,
@@ -312,10 +334,17 @@ class _BudgetTransport(Sends, Generic[B]):
             # What may have reached the upstream is charged as it was estimated.
             yield partial(call.end, isinstance(error, Exception) and never_sent(request, error))
             raise
-        if response.status_code >= 400:
-            yield partial(call.end, True)
-            return response
         call.usage = Usage(response.headers.get("content-type", ""))
+        failed = response.status_code >= 300
+        if failed or response.is_closed:  # a reply that was made in memory is closed, and nobody reads its stream
+            if not failed:
+                call.read(response.content)
+            try:
+                yield partial(call.end, failed)
+            except BaseException:
+                yield getattr(response.stream, self._closes)  # the connection goes back to its pool
+                raise
+            return response
         response.stream = _of(self._stream, base)(response.stream, call)
         return response
 
@@ -329,7 +358,7 @@ class BudgetTransport(_BudgetTransport[Budget], Closes):
     `transport` sends the requests, by default one with as many connections as the SDKs have.
     """
 
-    _budget, _call, _stream = Budget, _Sync, _Stream
+    _budget, _call, _stream, _closes = Budget, _Sync, _Stream, "close"
 
     def handle_request(self, request: Any) -> Any:
         send = self.sender(request).handle_request
@@ -339,7 +368,7 @@ class BudgetTransport(_BudgetTransport[Budget], Closes):
 class AsyncBudgetTransport(_BudgetTransport[AsyncBudget], AsyncCloses):
     """Like BudgetTransport, but for httpx.AsyncClient and httpx2.AsyncClient, with an AsyncBudget."""
 
-    _budget, _call, _stream = AsyncBudget, _Async, _AsyncStream
+    _budget, _call, _stream, _closes = AsyncBudget, _Async, _AsyncStream, "aclose"
 
     async def handle_async_request(self, request: Any) -> Any:
         send = self.sender(request).handle_async_request

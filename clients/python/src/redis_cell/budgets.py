@@ -90,7 +90,10 @@ class BudgetExceeded(RateLimited):
     ) -> None:
         super().__init__(answer, key)
         self.budget, self.unit, self.left, self.step = budget, unit, left, step
-        self.args = (f"the step {step!r} needs more {unit} than the budget {budget!r} has: {left} left",)
+        text = f"the step {step!r} needs more {unit} than the budget {budget!r} has: {left} left"
+        if answer.decided_by == "fail_closed":
+            text = f"the server is unavailable, so the step {step!r} of the budget {budget!r} is refused"
+        self.args = (text,)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.answer, self.key, self.budget, self.unit, self.left, self.step)

@@ -189,8 +189,12 @@ class Pacing:
             if never_sent(request, error) and (call := self.unsent(turn)):
                 yield from self._tell(cell, call)
             raise
-        for call in self.learned(turn, response.status_code, response.headers):
-            yield from self._tell(cell, call)
+        try:
+            for call in self.learned(turn, response.status_code, response.headers):
+                yield from self._tell(cell, call)
+        except BaseException:
+            yield response.stream.aclose if hasattr(response.stream, "aclose") else response.stream.close
+            raise
         return response
 
     def _tell(self, cell: Any, call: Call[Any]) -> Steps[None]:

@@ -118,6 +118,8 @@ class _Caller(Generic[F]):
     """Of a mix: whether it came before the call was sent of which the last reply tells."""
     refused: int = 0
     """Of a mix: how many calls for it and others were refused."""
+    is_gone: bool = False
+    """Whether its thread was interrupted while it waited."""
 
     @property
     def quantity(self) -> int:
@@ -129,6 +131,8 @@ class _Caller(Generic[F]):
 
     def is_there(self) -> bool:
         """Whether the call is still wanted. If not, it takes nothing."""
+        if self.is_gone:
+            return False
         if not self.ticket.done() and self.ready is not None:
             try:
                 self.ready()
@@ -160,6 +164,8 @@ def _name(call: Call[Any]) -> _Name | None:
 
 class _Row(Generic[F]):
     """The callers of a key and a limit that wait, and the number of calls on their way."""
+
+    loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, name: _Name) -> None:
         self.name = name
@@ -314,6 +320,10 @@ def _fail(part: Iterable[_Caller[Any]], error: BaseException) -> None:
             caller.ticket.set_exception(error.with_traceback(None))
 
 
+def _interrupted() -> InterruptedError:
+    return InterruptedError("the thread that was to send the call was interrupted")
+
+
 _Future: TypeAlias = "asyncio.Future[Any]"
 
 
@@ -344,21 +354,26 @@ class AsyncMerged(AsyncCell):
         name = _name(call)
         if name is None:
             return await super().run(call, ready)
-        if (row := self._rows.get(name)) is None:
+        loop = asyncio.get_running_loop()
+        # A call that was on its way when another event loop was closed never ends.
+        if (row := self._rows.get(name)) is None or row.loop is not loop:
             row = self._rows[name] = _row(name)
+            row.loop = loop
             try:
                 return await super().run(call, ready)
             finally:
                 self._next(row)
-        caller: _Caller[_Future] = _Caller(call, ready, asyncio.get_running_loop().create_future())
+        caller: _Caller[_Future] = _Caller(call, ready, loop.create_future())
         row.waiting.append(caller)
         return cast(T, await caller.ticket)
 
     def _next(self, row: _Row[_Future]) -> None:
         """Begins the calls for the callers behind a call that has ended."""
+        if row.loop is not None and row.loop.is_closed():
+            return
         if parts := row.begin():
             self._start(self._serve(row, parts))
-        else:
+        elif self._rows.get(row.name) is row:
             del self._rows[row.name]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -448,7 +463,8 @@ class Merged(Cell):
         except BaseException as error:
             with self._lock:
                 failed = row.failed(part)
-            _fail(failed, error)
+            # An interruption is of this thread only.
+            _fail(failed, error if isinstance(error, Exception) else _interrupted())
             raise
         finally:
             self._ended(row)
@@ -462,20 +478,21 @@ class Merged(Cell):
             parts = row.begin()
             if not parts:
                 del self._rows[row.name]
-        for part in parts:
-            part[0].ticket.set_result(part)
+            # With the lock, so that a caller that is interrupted now sees that it is its turn.
+            for part in parts:
+                part[0].ticket.set_result(part)
 
     def _give_up(self, row: _Row[_Promise], caller: _Caller[_Promise]) -> None:
         """Takes a caller that was interrupted out of its row, or ends its turn."""
         with self._lock:
+            caller.is_gone = True
             if caller in row.waiting:
                 row.waiting.remove(caller)
                 return
         with suppress(BaseException):
             if isinstance(part := caller.ticket.result(timeout=0), list):
                 failed = row.failed(cast("_Part[_Promise]", part))
-                error = InterruptedError("the thread that was to send the call was interrupted")
-                _fail((other for other in failed if other is not caller), error)
+                _fail((other for other in failed if other is not caller), _interrupted())
                 self._ended(row)
 
 
