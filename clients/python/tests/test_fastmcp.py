@@ -16,13 +16,14 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from fastmcp import Client
+import redis.asyncio
+from fastmcp import Client, FastMCP
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from mcp import MCPError
 
 import servers
-from redis_cell import Fixed, Rate
+from redis_cell import AsyncCell, Fixed, Rate
 from redis_cell.fastmcp import Places, RateLimits, Rule, report_cost
 from redis_cell.testing import AsyncFakeCell, FakeCell
 
@@ -205,6 +206,22 @@ async def test_a_server_that_dies_strands_nothing(mcp: Servers) -> None:
                 await asyncio.sleep(0.05)
 
         await asyncio.wait_for(whole(), 60)
+
+
+async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: pytest.LogCaptureFixture) -> None:
+    with servers.running() as server:
+        async with redis.asyncio.Redis(port=server.port, retry=None) as client:
+            mcp = FastMCP("search")
+            mcp.add_middleware(RateLimits(AsyncCell(client), {"costs": Rule(Fixed(10, per=60), cost=2)}))
+
+            @mcp.tool
+            def search() -> str:
+                server.stop()
+                return "found"
+
+            async with Client(mcp) as caller:
+                assert (await caller.call_tool("search")).data == "found"
+    assert "what the tool 'search' holds runs out" in caplog.text
 
 
 def test_mistakes_are_named() -> None:

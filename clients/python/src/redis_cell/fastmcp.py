@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import inspect
 import json
+import logging
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -31,6 +32,8 @@ from .times import Seconds, micros
 from .unavailable import AsyncGuard
 from .waiting import async_wait, check_runs
 from .wire import Hold, Once, Take
+
+_log = logging.getLogger("redis_cell")
 
 RATE_LIMITED = -32023
 """The code of the error, as in SEP-3304 of the Model Context Protocol."""
@@ -255,7 +258,10 @@ class RateLimits(Middleware):
             _reported.reset(token)
             renewing.cancel()
             with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
-                await call.end(cost, failed)
+                try:
+                    await call.end(cost, failed)
+                except Exception as error:  # the tool has run, so its result counts
+                    _log.warning("what the tool %r holds runs out: %s", tool, str(error) or type(error).__name__)
 
     def _refusal(
         self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]
