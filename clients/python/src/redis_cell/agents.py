@@ -292,7 +292,6 @@ class _BudgetTransport(Sends, Generic[B]):
     _budget: ClassVar[type[Budget] | type[AsyncBudget]]
     _call: ClassVar[type[_Call]]
     _stream: ClassVar[Any]
-    _closes: ClassVar[str]
 
     def __init__(
         self,
@@ -358,7 +357,7 @@ class BudgetTransport(_BudgetTransport[Budget], Closes):
     `transport` sends the requests, by default one with as many connections as the SDKs have.
     """
 
-    _budget, _call, _stream, _closes = Budget, _Sync, _Stream, "close"
+    _budget, _call, _stream = Budget, _Sync, _Stream
 
     def handle_request(self, request: Any) -> Any:
         send = self.sender(request).handle_request
@@ -368,7 +367,7 @@ class BudgetTransport(_BudgetTransport[Budget], Closes):
 class AsyncBudgetTransport(_BudgetTransport[AsyncBudget], AsyncCloses):
     """Like BudgetTransport, but for httpx.AsyncClient and httpx2.AsyncClient, with an AsyncBudget."""
 
-    _budget, _call, _stream, _closes = AsyncBudget, _Async, _AsyncStream, "aclose"
+    _budget, _call, _stream = AsyncBudget, _Async, _AsyncStream
 
     async def handle_async_request(self, request: Any) -> Any:
         send = self.sender(request).handle_async_request

@@ -176,7 +176,9 @@ class Pacing:
         elif micros(self.own.per, "per") == window * 1_000_000:
             self.rate = Rate(min(self.own.count, limit), per=window, burst=min(self.own.burst, limit - 1))
 
-    def handled(self, request: Any, cell: Any, wait: Callable[..., Any], send: Callable[[Any], Any]) -> Steps[Any]:
+    def handled(
+        self, request: Any, cell: Any, wait: Callable[..., Any], send: Callable[[Any], Any], closes: str
+    ) -> Steps[Any]:
         """Waits for the turn of a request, sends the request, and returns the response."""
         takes = self.takes()
         answer = yield partial(wait, cell, *takes, timeout=self.max_wait)
@@ -193,7 +195,7 @@ class Pacing:
             for call in self.learned(turn, response.status_code, response.headers):
                 yield from self._tell(cell, call)
         except BaseException:
-            yield response.stream.aclose if hasattr(response.stream, "aclose") else response.stream.close
+            yield getattr(response.stream, closes)  # the connection goes back to its pool
             raise
         return response
 
@@ -233,6 +235,8 @@ class Sends:
 
     _own: ClassVar[str]
     """The class of httpx and httpx2 that sends the requests if the caller provides no transport."""
+    _closes: ClassVar[str]
+    """The method of a response's stream that gives its connection back."""
 
     def __init__(self, transport: Any) -> None:
         self.transport = transport
@@ -251,6 +255,7 @@ class Closes(Sends):
     """A transport for blocking clients."""
 
     _own = "HTTPTransport"
+    _closes = "close"
 
     def close(self) -> None:
         if self.transport is not None:
@@ -267,6 +272,7 @@ class AsyncCloses(Sends):
     """A transport for clients for asyncio."""
 
     _own = "AsyncHTTPTransport"
+    _closes = "aclose"
 
     async def aclose(self) -> None:
         if self.transport is not None:
@@ -312,7 +318,8 @@ class Transport(_Transport[Cell | Guard], Closes):
     """
 
     def handle_request(self, request: Any) -> Any:
-        return steps.run(self.pacing.handled(request, self.cell, wait, self.sender(request).handle_request))
+        send = self.sender(request).handle_request
+        return steps.run(self.pacing.handled(request, self.cell, wait, send, self._closes))
 
 
 class AsyncTransport(_Transport[AsyncCell | AsyncGuard], AsyncCloses):
@@ -320,7 +327,7 @@ class AsyncTransport(_Transport[AsyncCell | AsyncGuard], AsyncCloses):
 
     async def handle_async_request(self, request: Any) -> Any:
         send = self.sender(request).handle_async_request
-        return await steps.async_run(self.pacing.handled(request, self.cell, async_wait, send))
+        return await steps.async_run(self.pacing.handled(request, self.cell, async_wait, send, self._closes))
 
 
 __all__ = ["AsyncTransport", "Transport"]
