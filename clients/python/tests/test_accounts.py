@@ -279,8 +279,8 @@ def test_an_unavailable_server_is_the_choice_of_the_guard(caplog: pytest.LogCapt
         with caplog.at_level(logging.WARNING), account.hold(10) as own, guarded.hold(10) as hold:
             own.used(5)
             server.stop()
-        assert "a hold of '{a}:holds' runs out, and 5 was not charged" in caplog.text
         assert own.settled is None and hold.settled and hold.settled.combined.remaining == 100
+        assert "a hold of '{a}:holds' runs out, and 5 was not charged" in caplog.text
         with guarded.hold(70) as hold:
             assert hold.answer.combined.decided_by == "fail_open"
         with pytest.raises(RateLimited):

@@ -356,6 +356,28 @@ async def test_a_call_that_is_cancelled_takes_nothing(
         await taken(server, len(admitted), len(admitted) if is_mix else 0)
 
 
+@pytest.mark.parametrize("is_mix", [False, True])
+async def test_a_call_that_is_cancelled_as_its_answer_comes_takes_nothing(
+    server: servers.Server, merged: AsyncMerged, is_mix: bool
+) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def first() -> None:
+        # The answers of both calls behind it come in the same turn, and this one reads its own before.
+        await (merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE))
+        tasks[2].cancel()
+
+    async def call() -> Any:
+        return await (merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE))
+
+    with server.admin as admin:
+        admin.flushall()
+    tasks += [asyncio.create_task(call()), asyncio.create_task(first()), asyncio.create_task(call())]
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[2], asyncio.CancelledError)
+    await taken(server, 2, 2 if is_mix else 0)
+
+
 async def test_calls_are_served_when_the_first_one_is_cancelled(merged: AsyncMerged) -> None:
     for _ in range(3):
         first = asyncio.create_task(merged.throttle("hot", RATE))
@@ -543,10 +565,19 @@ def until(happens: Callable[[], Any]) -> None:
         time.sleep(0.001)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that runs the tests in the background lets them ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread is interrupted while another one sends the call for both, and that call is refused."""
     limit = Fixed.per_month(10)
@@ -583,6 +614,7 @@ def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, mo
             assert not merged._rows
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_is_of_one_thread(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread is interrupted while it sends the call for two."""
     with redis.Redis(port=server.port) as client:

@@ -115,24 +115,21 @@ impl<C> CellConnection<C> {
     }
 
     /// Learns the backend from the reply to a command that was sent unchanged. Returns whether the call must
-    /// be sent to the library.
+    /// be sent to the library: calls that were sent at the same time as the first one must, too.
     fn learn(&self, cmd: &Cmd, reply: &RedisResult<Value>) -> bool {
-        if self.found.load(Relaxed) != UNKNOWN || !call::is_of_redis_cell(cmd) {
+        if self.backend != Backend::Auto || !call::is_of_redis_cell(cmd) {
             return false;
         }
         let details = match reply {
             Ok(Value::ServerError(error)) => error.details(),
             Ok(_) => {
-                self.found.store(MODULE, Relaxed);
+                _ = self.found.compare_exchange(UNKNOWN, MODULE, Relaxed, Relaxed);
                 return false;
             }
             Err(error) => error.detail(),
         };
-        let unknown = details.is_some_and(|text| text.starts_with("unknown command"));
-        if unknown {
-            self.found.store(UNCHECKED, Relaxed);
-        }
-        unknown
+        let is_unknown = details.is_some_and(|text| text.starts_with("unknown command"));
+        is_unknown && self.found.compare_exchange(UNKNOWN, UNCHECKED, Relaxed, Relaxed) != Err(MODULE)
     }
 }
 

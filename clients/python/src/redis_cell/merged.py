@@ -120,6 +120,8 @@ class _Caller(Generic[F]):
     """Of a mix: how many calls for it and others were refused."""
     is_gone: bool = False
     """Whether its thread was interrupted while it waited."""
+    sent: float = 0
+    """When the call was sent that its answer is from, as time.monotonic()."""
 
     @property
     def quantity(self) -> int:
@@ -141,6 +143,7 @@ class _Caller(Generic[F]):
         return not self.ticket.done()
 
 
+_Future: TypeAlias = "asyncio.Future[Any]"
 _Name: TypeAlias = tuple[Any, ...]
 _Part: TypeAlias = list[_Caller[F]]
 _Told: TypeAlias = list[tuple[_Caller[F], Any]]
@@ -307,10 +310,18 @@ def _tell(told: _Told[Any], sent: float) -> Iterable[tuple[Call[Any], Any]]:
         if caller.call.mix:
             object.__setattr__(answer, "sent", sent)
         if not caller.ticket.done():
+            caller.sent = sent
             caller.ticket.set_result(answer)
         elif answer:
             unread.append((caller.call, answer))
     return unread
+
+
+def _unread(ticket: _Future) -> Any:
+    """Returns the answer to an admitted call that its caller was cancelled before it could read, or None."""
+    if not ticket.done() or ticket.cancelled() or ticket.exception() is not None:
+        return None
+    return ticket.result() or None
 
 
 def _fail(part: Iterable[_Caller[Any]], error: BaseException) -> None:
@@ -322,9 +333,6 @@ def _fail(part: Iterable[_Caller[Any]], error: BaseException) -> None:
 
 def _interrupted() -> InterruptedError:
     return InterruptedError("the thread that was to send the call was interrupted")
-
-
-_Future: TypeAlias = "asyncio.Future[Any]"
 
 
 class AsyncMerged(AsyncCell):
@@ -365,7 +373,13 @@ class AsyncMerged(AsyncCell):
                 self._next(row)
         caller: _Caller[_Future] = _Caller(call, ready, loop.create_future())
         row.waiting.append(caller)
-        return cast(T, await caller.ticket)
+        try:
+            return cast(T, await caller.ticket)
+        except asyncio.CancelledError:
+            # Its answer may have come in the same turn of the event loop.
+            if (answer := _unread(caller.ticket)) is not None:
+                self._start(self.give_back(call, answer, caller.sent))
+            raise
 
     def _next(self, row: _Row[_Future]) -> None:
         """Begins the calls for the callers behind a call that has ended."""

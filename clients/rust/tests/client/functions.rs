@@ -191,6 +191,17 @@ async fn asynchronous_connections_and_guards_take_it_too() {
     assert_eq!(connection.cl_throttle("k", LIMIT.burst(1), Units(1)).await.unwrap().remaining, 0);
 }
 
+#[tokio::test]
+async fn calls_that_are_sent_together_all_find_the_library() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let connection = client(&server).get_multiplexed_async_connection().await.unwrap();
+    let connection = CellConnection::new(connection, Backend::Auto);
+    let take = async |key: &str| connection.clone().cl_throttle(key, LIMIT, Units(1)).await.unwrap();
+    let (first, second, third) = tokio::join!(take("a"), take("b"), take("c"));
+    assert!(first.admitted() && second.admitted() && third.admitted());
+}
+
 /// Batches are taken and given back by functions, and few calls are made for many units.
 #[tokio::test]
 async fn leases_of_units_work_by_the_library() {
