@@ -63,7 +63,6 @@ const KNOW_ALL_KINDS: &[&str] = &[
     "tests/functions/calls.rs",
     "tests/live/several.rs",
     "tests/reliability/clock.rs",
-    "tests/reliability/exact.rs",
     "tests/reliability/hostile.rs",
     "tests/reliability/nested.c",
     "verify/simulator/src/contract.rs",

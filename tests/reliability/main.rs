@@ -16,24 +16,18 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the live suite uses the rest
 mod common;
 
-mod accounts;
-mod bookings;
 mod clock;
 mod cluster;
 mod containers;
 mod crash;
-mod exact;
 mod failover;
 mod faults;
 mod figures;
-mod flows;
 mod histories;
-mod holds;
 mod hostile;
 mod keys;
 mod limits;
 mod nested;
 mod once;
 mod promises;
-mod queues;
 mod security;
