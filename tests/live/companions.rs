@@ -112,30 +112,6 @@ fn the_end_of_time_is_an_error() {
 }
 
 #[test]
-fn keys_of_another_meaning_stay_as_they_are() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (command, expected) in [
-        ("SET k foo", "ERR the key does not hold"),
-        ("SET k 42", "ERR the key does not hold"),
-        ("RPUSH k a", "WRONGTYPE Operation against a key holding the wrong kind of value"),
-        ("HSET k f v", "WRONGTYPE "),
-        ("ZADD k 1 a", "WRONGTYPE "),
-    ] {
-        client.call("DEL k");
-        client.call(command);
-        let before = client.snapshot("k");
-        for command in LIKE_THROTTLE {
-            for quantity in ["", " 0", " 100 MS"] {
-                let error = client.error(&format!("{command} k 9 10 60{quantity}"));
-                assert!(error.starts_with(expected), "{command}: {error}");
-            }
-        }
-        assert_eq!(client.snapshot("k"), before);
-    }
-}
-
-#[test]
 fn each_state_is_propagated_as_it_is() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);
@@ -156,27 +132,6 @@ fn each_state_is_propagated_as_it_is() {
         Effect::alone(0, vec![Effect { db: 0, command: "DEL k".to_owned() }])
     );
     assert_eq!(client.int("EXISTS k"), 0);
-}
-
-#[test]
-fn writes_are_seen_by_watch_and_keyspace_events() {
-    let server = Options::new().set("notify-keyspace-events", "KEA").start();
-    let (mut watcher, mut other) = (server.connect(), server.connect());
-    for (call, changes) in [
-        ("CL.CHARGE k 9 10 3600 4", true),
-        ("CL.REFUND k 9 10 3600", true),
-        ("CL.RESERVE k 9 10 3600", true),
-        ("CL.PEEK k 9 10 3600", false),
-        ("CL.REFUND k 9 10 3600 0", false),
-        ("CL.REFUND k 9 10 3600 100", true),
-        ("CL.REFUND k 9 10 3600 100", false),
-    ] {
-        watcher.call("WATCH k");
-        other.call(call);
-        watcher.call("MULTI");
-        watcher.call("PING");
-        assert_eq!(watcher.call("EXEC") == Value::Nil, changes, "{call}");
-    }
 }
 
 /// The flags of a command, as COMMAND INFO lists them.

@@ -113,11 +113,6 @@ fn calls_replicated_in_place_of_effects_are_seen() {
 }
 
 #[test]
-fn writing_refusals_are_seen() {
-    must_fail("write-on-refusal", tests![hostile::no_random_command_does_harm]);
-}
-
-#[test]
 fn keys_that_expire_too_soon_or_never_are_seen() {
     must_fail("round-down", tests![clock::a_key_lives_until_it_is_fully_replenished]);
     must_fail(

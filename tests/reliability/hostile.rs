@@ -1,7 +1,7 @@
 //! A fuzzer against a live server: every command of the module, on keys of every type and encoding, with
 //! arguments from sensible to absurd. `REDIS_CELL_FUZZ_COMMANDS` says how many, `REDIS_CELL_FUZZ_SEED` which.
 
-use crate::common::{COMMANDS, Client, KINDS, Options, Server, Waiter, module_path, requires, wall_ns};
+use crate::common::{COMMANDS, Client, KINDS, Options, Server, Waiter, module_path, requires};
 use crate::figures::{figure, long};
 use fastrand::Rng;
 use redis::Value;
@@ -64,8 +64,7 @@ const OPTIONS: [&str; 12] =
 const FAMILIES: usize = KINDS.len();
 
 /// The frequency of each action of the generator, in percent. With these numbers a run has states of every
-/// kind, every error text, and a few hundred calls of the most expensive shapes in each hundred thousand
-/// commands.
+/// kind and every error text.
 mod percent {
     /// Valid calls. Without this many there are too few states for the invalid ones to find.
     pub const SOUND: u8 = 50;
@@ -82,8 +81,6 @@ mod percent {
     pub const QUANTITY: u8 = 60;
     /// Calls with an option, and again with one more.
     pub const OPTION: u8 = 30;
-    /// Calls of the most expensive shape. Each costs as much as a hundred others.
-    pub const EXPENSIVE: u8 = 1;
     /// Waiting clients that are killed.
     pub const KILLED: u8 = 30;
 }
@@ -110,9 +107,6 @@ impl Writer {
     fn command(&mut self) -> Words {
         let command = &COMMANDS[self.random.usize(..COMMANDS.len())];
         let (name, shape) = (command.name, command.shape);
-        if self.chance(percent::EXPENSIVE) {
-            return self.expensive(name);
-        }
         let mut words: Words = vec![name.into()];
         let sound = self.chance(percent::SOUND);
         for argument in shape.split(' ') {
@@ -191,22 +185,6 @@ impl Writer {
         }
     }
 
-    /// The most expensive call of a command.
-    fn expensive(&mut self, name: &str) -> Words {
-        let (some, many) = (self.random.usize(..3), self.random.usize(10..100));
-        let text = match name {
-            "CL.LOG" => format!("CL.LOG big{some} 1000000 1 10000"),
-            "CL.MTAKE" | "CL.MPEEK" | "CL.MSETTLE" => {
-                let limiters: Vec<String> =
-                    (0..many).map(|key| format!("several{key} THROTTLE 999 1 1 1")).collect();
-                format!("{name} {}", limiters.join(" "))
-            }
-            "CL.ACQUIRE" => format!("CL.ACQUIRE leases{some} 1000000 1 id{}", self.random.u64(..)),
-            name => format!("{name} {} 1 1 1", "k".repeat(100_000)),
-        };
-        text.split(' ').filter(|word| !word.is_empty()).map(Into::into).collect()
-    }
-
     fn number(&mut self, below: usize) -> Vec<u8> {
         self.random.usize(1..=below).to_string().into()
     }
@@ -280,25 +258,6 @@ fn foreigners(client: &mut Client) -> BTreeMap<Vec<u8>, Value> {
     keys.into_iter().map(|key| (key.clone(), client.call(&[b"DUMP".to_vec(), key]))).collect()
 }
 
-/// Whether the call was refused or failed. Then it must not change anything.
-fn took_nothing(answer: &Result<Value, String>) -> bool {
-    match answer {
-        Err(_) | Ok(Value::Nil) => true,
-        Ok(Value::Array(items)) => match items.first() {
-            Some(Value::Int(limited)) => *limited == 1,
-            Some(row @ Value::Array(_)) => took_nothing(&Ok(row.clone())),
-            _ => false,
-        },
-        Ok(Value::Int(done)) => *done == 0,
-        Ok(_) => false,
-    }
-}
-
-/// These commands return `limited` for the state that they store.
-fn writes_when_limited(command: &Words) -> bool {
-    [b"CL.CHARGE".as_ref(), b"CL.REFUND", b"CL.PAUSE", b"CL.MSETTLE"].contains(&command[0].as_ref())
-}
-
 struct Fuzzer {
     server: Server,
     client: Client,
@@ -307,8 +266,6 @@ struct Fuzzer {
     foreigners: BTreeMap<Vec<u8>, Value>,
     sent: u64,
     errors: u64,
-    /// The slowest call of each command, in microseconds.
-    slowest: BTreeMap<Vec<u8>, (i64, String)>,
     /// Replies by command, to assert that every command was called.
     answered: HashMap<Vec<u8>, u64>,
 }
@@ -318,8 +275,7 @@ impl Fuzzer {
         let server = options.start();
         let mut client = server.connect();
         // Buffers that the server fills by itself must not look like a leak of the module.
-        // The slow log is for the slowest call.
-        for setting in ["slowlog-max-len 256", "slowlog-log-slower-than 200", "latency-monitor-threshold 0"] {
+        for setting in ["slowlog-max-len 0", "latency-monitor-threshold 0"] {
             client.call(&format!("CONFIG SET {setting}"));
         }
         let known = client.ask("COMMAND LIST FILTERBY MODULE redis-cell").ok();
@@ -344,7 +300,6 @@ impl Fuzzer {
             foreigners,
             sent: 0,
             errors: 0,
-            slowest: BTreeMap::new(),
             answered: HashMap::new(),
         }
     }
@@ -355,7 +310,6 @@ impl Fuzzer {
         while self.sent < until {
             let batch: Vec<Words> = (0..500).map(|_| self.writer.command()).collect();
             self.batch(&batch);
-            self.lonely_calls();
             self.waiters();
             self.interfere();
             self.assert_invariants();
@@ -363,80 +317,10 @@ impl Fuzzer {
     }
 
     fn batch(&mut self, batch: &[Words]) {
-        let script = ["EVAL", "return redis.pcall(unpack(ARGV))", "0"].map(|word| word.as_bytes().to_vec());
-        let word = |word: &str| vec![word.as_bytes().to_vec()];
-        match self.writer.random.usize(..4) {
-            0 => {
-                let calls: Vec<Words> = batch.iter().map(|call| [&script, &call[..]].concat()).collect();
-                for (command, answer) in batch.iter().zip(self.pipeline(&calls)) {
-                    // The reply has been through Lua's floating-point numbers.
-                    self.check(command, answer.map(|_| Value::Nil));
-                }
-            }
-            1 => {
-                let calls = [&[word("MULTI")], batch, &[word("EXEC")]].concat();
-                let exec = self.pipeline(&calls).pop().unwrap();
-                // A call with too few arguments aborts the transaction.
-                if let Ok(Value::Array(answers)) = exec {
-                    assert_eq!(answers.len(), batch.len());
-                    for (command, answer) in batch.iter().zip(answers) {
-                        let failed = matches!(answer, Value::ServerError(_));
-                        assert!(failed || sound(&answer), "{}: {answer:?}", shown(command));
-                    }
-                }
-            }
-            _ => {
-                for (command, answer) in batch.iter().zip(self.pipeline(batch)) {
-                    self.check(command, answer);
-                }
-            }
+        for (command, answer) in batch.iter().zip(self.client.pipeline(&batch.iter().collect::<Vec<_>>())) {
+            self.check(command, answer);
         }
         self.sent += u64::try_from(batch.len()).unwrap();
-    }
-
-    fn pipeline(&mut self, calls: &[Words]) -> Vec<Result<Value, String>> {
-        self.client.pipeline(&calls.iter().collect::<Vec<_>>())
-    }
-
-    /// Calls one by one. Each that takes nothing must change nothing.
-    fn lonely_calls(&mut self) {
-        for _ in 0..10 {
-            let command = self.writer.command();
-            let changes = self.watcher.info("rdb_changes_since_last_save");
-            let keys = self.dumps();
-            let answer = self.client.ask(&command);
-            if took_nothing(&answer) && (answer.is_err() || !writes_when_limited(&command)) {
-                let shown = shown(&command);
-                assert_eq!(self.watcher.info("rdb_changes_since_last_save"), changes, "{shown}: {answer:?}");
-                for (key, before) in &keys {
-                    // In this order: a key that is missing at the second check may have expired since the
-                    // first.
-                    let expiry = self.watcher.expiry_ms(key);
-                    let after = self.watcher.call(&[b"DUMP".to_vec(), key.clone()]);
-                    let gone = after == Value::Nil && before.1 <= wall_ns() / 1_000_000 + 1;
-                    assert!(
-                        gone || (&after, expiry) == (&before.0, before.1),
-                        "{shown}: {answer:?} changed a key"
-                    );
-                }
-            }
-            self.check(&command, answer);
-            self.sent += 1;
-        }
-    }
-
-    /// Up to six keys of limiters, with their dumps and expiries.
-    fn dumps(&mut self) -> Vec<(Vec<u8>, (Value, i64))> {
-        let mut keys: Vec<Vec<u8>> = self.watcher.get("KEYS *");
-        keys.retain(|key| !key.starts_with(b"f:"));
-        keys.truncate(6);
-        keys.into_iter()
-            .map(|key| {
-                let expiry = self.watcher.expiry_ms(&key);
-                (key.clone(), (self.watcher.call(&[b"DUMP".to_vec(), key]), expiry))
-            })
-            .filter(|(_, (dump, _))| *dump != Value::Nil)
-            .collect()
     }
 
     /// Waiting clients, which other calls, a kill or their timeout end.
@@ -510,23 +394,6 @@ impl Fuzzer {
             let now = self.watcher.call(&[b"DUMP".to_vec(), key.clone()]);
             assert_eq!(now, *before, "{} has changed", key.escape_ascii());
         }
-        self.note_slow_calls();
-    }
-
-    fn note_slow_calls(&mut self) {
-        let Value::Array(entries) = self.watcher.call("SLOWLOG GET 256") else { panic!("no SLOWLOG") };
-        for entry in entries {
-            let Value::Array(fields) = entry else { panic!("SLOWLOG") };
-            let micros: i64 = redis::from_redis_value(fields[2].clone()).unwrap();
-            let words: Words = redis::from_redis_value(fields[3].clone()).unwrap();
-            let name = words[0].to_ascii_uppercase();
-            if name.starts_with(b"CL.")
-                && self.slowest.get(&name).is_none_or(|(slowest, _)| micros > *slowest)
-            {
-                self.slowest.insert(name, (micros, shown(&words)));
-            }
-        }
-        self.watcher.call("SLOWLOG RESET");
     }
 
     /// The server's memory use after all keys are deleted.
@@ -599,43 +466,19 @@ fn fuzz(seed: u64, commands: u64) -> Fuzzer {
     fuzzer
 }
 
-/// Random commands by the hundred thousand: the server lives, limiters expire, other keys stay as they are,
-/// refused calls change nothing, and no memory is leaked.
+/// Random commands by the hundred thousand: the server lives, limiters expire, other keys stay as they are, and
+/// no memory is leaked. Of refused calls, the simulator asserts that they change nothing.
 #[test]
 pub fn no_random_command_does_harm() {
     let commands = number("REDIS_CELL_FUZZ_COMMANDS").unwrap_or(if long() { 1_000_000 } else { 200_000 });
     let fuzzer = fuzz(number("REDIS_CELL_FUZZ_SEED").unwrap_or(1), commands);
     figure("fuzzer: commands sent", fuzzer.sent);
     figure("fuzzer: errors answered", fuzzer.errors);
-    if let Some((micros, call)) = fuzzer.slowest.values().max() {
-        figure("fuzzer: slowest call", format!("{micros} us, {call}"));
-    }
-    for (micros, call) in fuzzer.slowest.values() {
-        println!("{micros} us: {call}");
-    }
 }
 
 #[test]
 pub fn no_memory_stays_behind() {
     fuzz(2, 20_000);
-}
-
-/// The same, while everything is also written to an append-only file, which then makes the same keys.
-#[test]
-pub fn what_it_leaves_behind_is_what_the_append_only_file_says() {
-    let mut fuzzer = Fuzzer::start(Options::new().set("appendonly", "yes"), 3);
-    fuzzer.run(if long() { 100_000 } else { 10_000 });
-    // Nothing expires between the two checks.
-    let mut keys: Vec<Vec<u8>> = fuzzer.watcher.get("KEYS *");
-    keys.retain(|key| fuzzer.watcher.int(&[b"PEXPIRE".as_ref(), key, b"100000000"]) == 1);
-    assert!(keys.len() > 20, "{} keys are few", keys.len());
-    let digest = [&[b"DEBUG".to_vec(), b"DIGEST-VALUE".to_vec()], &keys[..]].concat();
-    let before: Vec<String> = fuzzer.watcher.get(&digest);
-    fuzzer.watcher.call("DEBUG LOADAOF");
-    let after: Vec<String> = fuzzer.watcher.get(&digest);
-    for (key, (before, after)) in keys.iter().zip(before.iter().zip(&after)) {
-        assert_eq!(after, before, "{}", key.escape_ascii());
-    }
 }
 
 /// A server under valgrind, which checks every access to memory, and leaks at the end.
