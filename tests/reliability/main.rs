@@ -9,6 +9,9 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the live suite uses the rest
 mod common;
 
+#[path = "../functions/calls.rs"]
+#[allow(dead_code)] // the function library's tests use the rest
+mod calls;
 mod clock;
 mod cluster;
 mod crash;
