@@ -23,28 +23,6 @@ fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
 }
 
 #[test]
-fn a_refund_gives_back_what_was_taken_and_no_more() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 10, -1, 0])]);
-    assert_eq!(client.int("EXISTS k"), 0, "never creates a key");
-    client.throttle_checked("k", "9 10 3600 7");
-    let before = client.tat("k").unwrap();
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 6, -1, 1440])]);
-    let after = client.tat("k").unwrap();
-    assert_eq!(before - after, 3 * 360_000_000_000);
-    assert_eq!(client.expiry_ms("k"), (after + 999_999) / 1_000_000);
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])]);
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 1000", [0, 10, 10, -1, 0])]);
-    assert_eq!(client.int("EXISTS k"), 0, "full is no key");
-    assert_eq!(client.throttle_checked("k", "9 10 3600 11")[0], 1);
-    assert_eq!(client.throttle_checked("k", "9 10 3600 10")[0], 0);
-    // A key in debt stays limited.
-    client.call("CL.CHARGE k 9 10 3600 5");
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 2", [1, 10, 0, 1440, 4680])]);
-}
-
-#[test]
 fn what_is_wrong_with_the_arguments_is_said() {
     let server = Server::start();
     let mut client = server.connect();
@@ -93,22 +71,6 @@ fn what_is_wrong_with_the_arguments_is_said() {
         assert_eq!(client.snapshot("k"), before);
     }
     server.assert_alive("arguments that are none");
-}
-
-#[test]
-fn the_end_of_time_is_an_error() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for call in [
-        "CL.CHARGE k 0 1 9000000000",
-        "CL.CHARGE k 0 1 4000000000 2",
-        "CL.RESERVE k 0 1 4000000000 2 PREPAY",
-        "CL.PEEK k 0 1 4000000000 9",
-    ] {
-        let error = client.error(call);
-        assert!(error.starts_with("ERR ") && error.contains("quantity"), "{call}: {error}");
-    }
-    assert_eq!(client.int("DBSIZE"), 0);
 }
 
 #[test]

@@ -243,27 +243,6 @@ fn leases_far_apart_stay_the_limiters_own() {
     assert_eq!(client.int("ZCARD old"), 1);
 }
 
-/// Entries between the first and the last are not checked; if one is met, it must not do any harm.
-#[test]
-fn foreign_scores_in_the_middle_do_no_harm() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for i in 0..10 {
-        client.call(&format!("CL.ACQUIRE k 10 {} holder{i}", 100 + i));
-    }
-    let middle = entries(&mut client, "k")[5].1;
-    for i in [4, 5, 6] {
-        client.call(&format!("ZADD k {middle}.5 holder{i}"));
-    }
-    for limit in 1..12 {
-        let _ = client.ask(&format!("CL.ACQUIRE k {limit} 60 other"));
-        let _ = client.ask(&format!("CL.LOG k {limit} 60"));
-        let _ = client.ask(&format!("CL.RENEW k 60 holder{limit}"));
-        let _ = client.ask(&format!("CL.RELEASE k holder{limit}"));
-    }
-    server.assert_alive("foreign scores in the middle");
-}
-
 /// Of leases that end later than their key lives, each ends with it. Leases of later calls do not.
 #[test]
 fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
@@ -287,26 +266,6 @@ fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
         format!("PEXPIREAT k {}", ceil_div(b.into(), 1_000)),
     ];
     assert_eq!(stream.effects(&server), propagated(0, expected));
-}
-
-#[test]
-fn a_shortened_life_leaves_the_leases_that_end_before_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let life = wall_ns() / 1_000_000 + 3_600_000;
-    for key in ["k", "own"] {
-        client.call(&format!("CL.ACQUIRE {key} 6 100 early"));
-        for id in ["x", "y", "z"] {
-            client.call(&format!("CL.ACQUIRE {key} 6 100000 {id}"));
-        }
-        client.call(&format!("PEXPIREAT {key} {life}"));
-    }
-    let early = entries(&mut client, "k").remove(0);
-    assert_eq!(client.ints("CL.ACQUIRE k 6 7200 b")[..3], [0, 6, 1]);
-    let left = entries(&mut client, "k");
-    assert_eq!((left.len(), &left[0]), (5, &early));
-    assert!(left[1..4].iter().all(|(_, end)| *end <= life * 1_000), "{left:?}");
-    assert_eq!(client.ints("CL.ACQUIRE own 4 100 early")[..3], [0, 4, 0], "it has its place still");
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The limits of the machine: memory, connections, time, disk; and modules that are loaded, unloaded and
 //! collide.
 
-use crate::clock::Subject;
 use crate::common::{
-    BINARY, COMMANDS, Client, Clock, Options, SECOND, Server, Waiter, compile_library, ints, module_path,
-    requires, wait_for_blocked, wait_until, wall_ns,
+    BINARY, COMMANDS, Client, Clock, Options, Server, Waiter, compile_library, ints, module_path, requires,
+    wait_for_blocked, wait_until, wall_ns,
 };
 use crate::figures::{figure, long};
 use redis::Value;
