@@ -1,12 +1,6 @@
 //! Properties of GCRA, held against models that share nothing with it but the contract.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

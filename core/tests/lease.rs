@@ -1,16 +1,12 @@
 //! Leases against a naive exact model: a map from holder to lease end, searched completely each time.
 
 #![allow(
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
+    clippy::restriction,
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)] // tests may fail loudly
+    reason = "tests may fail loudly"
+)]
 
 use std::collections::BTreeMap;
 
