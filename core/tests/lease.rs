@@ -209,38 +209,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn never_more_holders_than_the_limit(calls in traffic(), limit in 1..5_u64) {
-        let (mut set, mut now) = (Set::default(), START);
-        for (gap, id, asked) in calls {
-            now += gap;
-            match asked {
-                Asked::Acquire(_, micros) => drop(set.acquire(limit as i64, now, micros, id)),
-                Asked::Renew(micros) => drop(set.renew(now, micros, id)),
-                Asked::Release => drop(set.release(now, id)),
-            }
-            let holders = set.members.iter().filter(|member| member.0 > at(tick(now))).count();
-            prop_assert!(holders as u64 <= limit);
-        }
-    }
-
-    #[test]
-    fn a_wait_is_exact(calls in traffic()) {
-        let (mut set, mut now) = (Set::default(), START);
-        for (gap, id, asked) in calls {
-            now += gap;
-            let Asked::Acquire(limit, micros) = asked else { continue };
-            if let Verdict::Later(wait) = set.acquire(limit as i64, now, micros, id).verdict {
-                let end = tick(now) + wait.as_nanos();
-                let refused = |then| set.clone().acquire(limit as i64, then, micros, id).limited();
-                prop_assert!(!refused(end), "refused at the end of its wait");
-                for earlier in (now..end - 999).step_by(1_000) {
-                    prop_assert!(refused(earlier), "admitted too early");
-                }
-            }
-        }
-    }
-
     /// A settlement renews and releases as CL.RENEW and CL.RELEASE do, and describes the places after it.
     #[test]
     fn a_settlement_equals_the_naive_model(calls in traffic(), limit in 1..5_u64) {

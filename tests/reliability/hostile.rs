@@ -35,23 +35,19 @@ impl Writer {
     fn command(&mut self) -> Words {
         let mut words = loop {
             let (key, at) = (self.calls.key(), self.below(COMMANDS.len() * 4));
-            let words = match COMMANDS.get(at) {
-                Some(command) => {
-                    let text = command.on(&key.to_string());
-                    text.split(' ').map(Into::into).collect()
-                }
-                None => {
-                    let Call { mut words, keys } = self.calls.call(key, wall_ns());
-                    for at in keys {
-                        if self.below(5) == 0 {
-                            words[at] = self.any_key();
-                        }
+            let words: Words = if let Some(command) = COMMANDS.get(at) {
+                command.on(&key.to_string()).split(' ').map(Into::into).collect()
+            } else {
+                let Call { mut words, keys } = self.calls.call(key, wall_ns());
+                for at in keys {
+                    if self.below(5) == 0 {
+                        words[at] = self.any_key();
                     }
-                    words
                 }
+                words
             };
             // A total without `IDLE` has no expiry.
-            if !words.iter().any(|word: &Vec<u8>| word.eq_ignore_ascii_case(b"TOTAL")) {
+            if !words.iter().any(|word| word.eq_ignore_ascii_case(b"TOTAL")) {
                 break words;
             }
         };
