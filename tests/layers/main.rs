@@ -1,6 +1,6 @@
-//! The layers of `src`: no file names a module of a layer above its own. The core and the border to the server
-//! (`ffi/`) are crates of their own, so the compiler checks that they depend on nothing in `src`, and that
-//! `unsafe` is in `ffi/` only.
+//! The layers of `src`: no file names a module of a layer above its own. The core and the border to the
+//! server (`ffi/`) are crates of their own, so the compiler checks that they depend on nothing in `src`, and
+//! that `unsafe` is in `ffi/` only.
 //!
 //! And the files, wherever they are, that must know every kind of limiter.
 
@@ -137,7 +137,7 @@ fn layer(name: &str) -> Option<usize> {
         part.trim_end_matches(".rs") == name.trim_end_matches(".rs")
             || part.ends_with('/') && name.starts_with(*part)
     };
-    LAYERS.iter().rposition(|layer| layer.iter().any(|part| is_in(&part)))
+    LAYERS.iter().rposition(|layer| layer.iter().any(is_in))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Totals: counts without end, and what they keep of the expiry of their keys. Chains: pools in order,
 //! joined by `ELSE` and `SPILL`.
 
-use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until};
+use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, wait_until};
 use crate::several::rows;
 
 /// The time until the key expires in milliseconds, or -1.
@@ -237,24 +237,6 @@ fn the_effects_of_a_chain_are_one_transaction() {
     client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 1 TOTAL 1");
     client.call("CL.MPEEK a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
     assert_eq!(stream.effects(&server), []);
-}
-
-#[test]
-fn a_client_waits_for_a_chain_behind_its_first_limiter() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let chain = "a FIXED 1 TOTAL 1 ELSE b FIXED 1 TOTAL 1";
-    client.call("MSET a 1 b 1");
-    // What never admits is refused at once.
-    let call = format!("CL.BMTAKE r THROTTLE 9 10 60 1 {chain} TIMEOUT 100");
-    assert_eq!(rows(&mut client, &call)[0], [1, 1, 0, -1, -1, 0]);
-    client.call("PEXPIRE a 60000");
-    let late = format!("CL.BMTAKE r THROTTLE 9 10 60 1 {chain} TIMEOUT 1");
-    assert_eq!(client.call(&late), redis::Value::Nil, "too late in any case");
-    let mut waiter = Waiter::ask(&server, &call);
-    wait_for_blocked(&mut client, 1);
-    client.call("DEL b");
-    assert_eq!(waiter.answer(), "0 1 0 -1 -1 0 0 10 9 -1 6 1 1 1 0 60 60 0 0 1 0 -1 -1 1");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: their replies, states and effects; and, with CL.LOG, sorted sets of foreign
-//! content.
+//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: their replies, states and effects; and, with CL.LOG, sorted sets of
+//! foreign content.
 
 use crate::common::{
     Client, Effect, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, ints, propagated, wall_ns,

@@ -338,8 +338,8 @@ fn fuzz(seed: u64, commands: u64) -> Fuzzer {
     fuzzer
 }
 
-/// Random commands by the hundred thousand: the server lives, limiters expire, other keys stay as they are, and
-/// no memory is leaked. Of refused calls, the simulator asserts that they change nothing.
+/// Random commands by the hundred thousand: the server lives, limiters expire, other keys stay as they are,
+/// and no memory is leaked. Of refused calls, the simulator asserts that they change nothing.
 #[test]
 pub fn no_random_command_does_harm() {
     let commands = number("REDIS_CELL_FUZZ_COMMANDS").unwrap_or(if long() { 1_000_000 } else { 200_000 });

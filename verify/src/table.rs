@@ -73,8 +73,8 @@ pub fn rows() -> Vec<String> {
     rows
 }
 
-/// The rows of GCRA: a verdict, its wait, what remains, the debt, and the state, -1 if it is kept. No state is a
-/// TAT of -1.
+/// The rows of GCRA: a verdict, its wait, what remains, the debt, and the state, -1 if it is kept. No
+/// state is a TAT of -1.
 fn throttled(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
     // At any instant of all time, or of about our time.
     let now = if numbers.within(0, 1) == 0 { numbers.next() } else { numbers.within(1 << 60, 7 << 60) };
