@@ -1,12 +1,12 @@
-//! A model of the core, which a machine checks state by state.
+//! Models of the core, which a machine checks state by state.
 //!
-//! A model is a small world: a key, a few clients, a clock that ticks. Its actions call the functions of the
-//! core that the module calls, in every order that is possible within its [`Size`]; the model itself decides
-//! nothing. A property of one state is a function of that state. A property of a step is checked in
+//! Each model is a small world: a key, a few clients, a clock that ticks. Its actions call the functions of
+//! the core that the module calls, in every order that is possible within its [`Size`]; the model itself
+//! decides nothing. A property of one state is a function of that state. A property of a step is checked in
 //! the step, and the result is kept in the state.
 //!
-//! A model has defects: mistakes of the callers of the core. With a defect, the checker must find a property
-//! that does not hold; otherwise the property is worthless.
+//! Each model has defects: mistakes of the callers of the core, or of the network between the processes. With
+//! a defect, the checker must find a property that does not hold; otherwise the property is worthless.
 //!
 //! `sometimes` properties assert that a model reaches the situations that it is about. Without them, a model
 //! in which nothing happens would satisfy all other properties.
@@ -23,6 +23,7 @@
 #![allow(clippy::struct_excessive_bools, reason = "the state of a model is what has happened")]
 
 pub mod histories;
+pub mod leases;
 pub mod queue;
 pub mod table;
 
