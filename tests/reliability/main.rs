@@ -9,6 +9,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the live suite uses the rest
 mod common;
 
+mod bookings;
 #[path = "../functions/calls.rs"]
 #[allow(dead_code)] // the function library's tests use the rest
 mod calls;
@@ -19,6 +20,7 @@ mod failover;
 mod faults;
 mod figures;
 mod histories;
+mod holds;
 mod hostile;
 mod keys;
 mod limits;
