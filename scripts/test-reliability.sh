@@ -9,15 +9,6 @@ command -v valgrind >/dev/null || apt_install valgrind # one test checks every m
 server=$(find_server)
 scripts/build.sh --tests
 
-# The tests in containers. In CI a missing engine is a failure.
-if ! why=$(engine_missing); then
-    REDIS_CELL_IMAGE=$(docker/server.sh redis-7.0)
-    scripts/release.sh
-    export REDIS_CELL_IMAGE REDIS_CELL_PORTABLE_MODULE=$PWD/target/dist/libredis_cell.so
-elif [[ ${CI:-} == true ]]; then
-    die "$why"
-fi
-
 export REDIS_CELL_SERVER=$server
 export REDIS_CELL_MODULE=${REDIS_CELL_MODULE:-$PWD/target/suite/libredis_cell.so}
 export REDIS_CELL_FAULTY_MODULE=${REDIS_CELL_FAULTY_MODULE:-$PWD/target/suite/libredis_cell_faulty.so}

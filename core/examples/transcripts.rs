@@ -4,11 +4,7 @@
 //! Of a holding, a row contains the instant in nanoseconds, the function, its arguments and its result,
 //! separated by tabs; of a line, it has no instant. The output is always the same.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    reason = "a program that fails makes the tests that read its output fail"
-)]
+#![allow(clippy::restriction, reason = "a program that fails makes the tests that read its output fail")]
 
 use std::fmt::Write as _;
 

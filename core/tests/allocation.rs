@@ -1,11 +1,7 @@
 //! A decision allocates nothing, nor does reading its arguments, its state or writing its answer.
 
 #![allow(unsafe_code, reason = "an allocator cannot be written without; this one only counts and hands on")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

@@ -1,11 +1,8 @@
 //! However units are taken, settled and waited for, no more are used than the limit allows.
 
 #![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
+    clippy::restriction,
     clippy::cast_possible_truncation,
-    clippy::as_conversions,
-    clippy::indexing_slicing,
     reason = "a test that panics is a test that fails"
 )]
 

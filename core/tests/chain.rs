@@ -1,12 +1,6 @@
 //! Chains of pools, held against the calls that their limiters admit one by one.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

@@ -4,13 +4,7 @@
 //! or are lost. The server is the core's own GCRA. Time passes in ticks. The units spent in every stretch of
 //! ticks are compared with the bound.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

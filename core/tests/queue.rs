@@ -1,12 +1,6 @@
 //! The queue, compared with a list that is walked from its beginning each time, and with what a queue is for.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

@@ -1,11 +1,6 @@
 //! Several limits at once: the combined row.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

@@ -1,13 +1,7 @@
 //! The most refused keys, compared with a map that counts all keys, which takes the memory that the algorithm
 //! saves.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 

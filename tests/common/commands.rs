@@ -20,10 +20,6 @@ pub struct Command {
     pub records: bool,
     /// The commands of the server that the effects of `call` need.
     pub effects: &'static [&'static str],
-    /// The kinds of its arguments, for the fuzzer.
-    pub shape: &'static str,
-    /// The kind of limiter that its key holds, as an index into [`KINDS`].
-    pub kind: usize,
 }
 
 impl Command {
@@ -106,14 +102,6 @@ pub const KINDS: [Kind; 7] = [
     Kind { word: "LEASE", command: "CL.ACQUIRE", limit: "L P" },
 ];
 
-const GCRA: usize = 0;
-const FUNNEL: usize = 1;
-const BUCKET: usize = 2;
-const FIXED: usize = 3;
-const WINDOW: usize = 4;
-const LOG: usize = 5;
-const LEASE: usize = 6;
-
 const READ: &[&str] = &["RO", "access"];
 const TAKE: &[&str] = &["RW", "access", "update"];
 
@@ -139,8 +127,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 x"],
         records: true,
         effects: STRING,
-        shape: "key small count period quantity options",
-        kind: GCRA,
     },
     Command {
         name: "CL.PEEK",
@@ -151,8 +137,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.PEEK k 0 1 60", "CL.PEEK k 0 1 60 2", "CL.PEEK k 0 1 x"],
         records: false,
         effects: &[],
-        shape: "key small count period quantity options",
-        kind: GCRA,
     },
     Command {
         name: "CL.REFUND",
@@ -163,8 +147,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.REFUND k 0 1 60 0", "CL.REFUND debt 0 1 60 1", "CL.REFUND k 0 1 x"],
         records: false,
         effects: &[],
-        shape: "key small count period quantity options",
-        kind: GCRA,
     },
     Command {
         name: "CL.CHARGE",
@@ -175,8 +157,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 x"],
         records: false,
         effects: STRING,
-        shape: "key small count period quantity options",
-        kind: GCRA,
     },
     Command {
         name: "CL.RESERVE",
@@ -187,8 +167,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.RESERVE k 0 1 60", "CL.RESERVE k 0 1 60 1 MAXWAIT 1", "CL.RESERVE k 0 1 x"],
         records: true,
         effects: STRING,
-        shape: "key small count period quantity options",
-        kind: GCRA,
     },
     Command {
         name: "CL.BTHROTTLE",
@@ -199,8 +177,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.BTHROTTLE k 0 1 60 1 0", "CL.BTHROTTLE k 0 1 60 1 0.1", "CL.BTHROTTLE k 0 1 60 1 x"],
         records: true,
         effects: STRING,
-        shape: "key small count period quantity timeout options",
-        kind: GCRA,
     },
     Command {
         name: "CL.PAUSE",
@@ -211,8 +187,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.PAUSE k 1 1 60 0", "CL.PAUSE k 1 1 60 3600", "CL.PAUSE k 1 1 60 x"],
         records: false,
         effects: STRING,
-        shape: "key small count period count options",
-        kind: GCRA,
     },
     Command {
         name: "CL.MTAKE",
@@ -227,8 +201,6 @@ pub const COMMANDS: &[Command] = &[
         ],
         records: true,
         effects: STRING,
-        shape: "limiter limiter limiter options",
-        kind: GCRA,
     },
     Command {
         name: "CL.BMTAKE",
@@ -243,8 +215,6 @@ pub const COMMANDS: &[Command] = &[
         ],
         records: true,
         effects: STRING,
-        shape: "limiter limiter queued options",
-        kind: GCRA,
     },
     Command {
         name: "CL.MPEEK",
@@ -259,8 +229,6 @@ pub const COMMANDS: &[Command] = &[
         ],
         records: false,
         effects: &[],
-        shape: "limiter limiter options",
-        kind: GCRA,
     },
     Command {
         name: "CL.MSETTLE",
@@ -275,8 +243,6 @@ pub const COMMANDS: &[Command] = &[
         ],
         records: false,
         effects: &[],
-        shape: "limiter limiter age options",
-        kind: GCRA,
     },
     Command {
         name: "CL.FUNNEL",
@@ -287,8 +253,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 x"],
         records: true,
         effects: HASH,
-        shape: "key count count period quantity options",
-        kind: FUNNEL,
     },
     Command {
         name: "CL.BUCKET",
@@ -299,8 +263,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 x"],
         records: true,
         effects: HASH,
-        shape: "key count count period quantity options",
-        kind: BUCKET,
     },
     Command {
         name: "CL.FIXED",
@@ -311,8 +273,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.FIXED k 1 60", "CL.FIXED k 1 60", "CL.FIXED k 1 x"],
         records: true,
         effects: STRING,
-        shape: "key count period quantity options",
-        kind: FIXED,
     },
     Command {
         name: "CL.WINDOW",
@@ -323,8 +283,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.WINDOW k 1 60", "CL.WINDOW k 1 60 1", "CL.WINDOW k 1 x"],
         records: true,
         effects: HASH,
-        shape: "key count period quantity options",
-        kind: WINDOW,
     },
     Command {
         name: "CL.LOG",
@@ -335,8 +293,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.LOG k 1 60", "CL.LOG k 1 60", "CL.LOG k 1 x"],
         records: true,
         effects: SORTED_SET,
-        shape: "key count period quantity options",
-        kind: LOG,
     },
     Command {
         name: "CL.ACQUIRE",
@@ -347,8 +303,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.ACQUIRE k 1 60 me", "CL.ACQUIRE k 1 60 you", "CL.ACQUIRE k 1 x me"],
         records: true,
         effects: SORTED_SET,
-        shape: "key count period id options",
-        kind: LEASE,
     },
     Command {
         name: "CL.RENEW",
@@ -359,8 +313,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.RENEW held 60 me", "CL.RENEW held 60 you", "CL.RENEW held x me"],
         records: false,
         effects: &[],
-        shape: "key period id options",
-        kind: LEASE,
     },
     Command {
         name: "CL.RELEASE",
@@ -371,8 +323,6 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.RELEASE held me", "CL.RELEASE held me", "CL.RELEASE held me now"],
         records: false,
         effects: &[],
-        shape: "key id",
-        kind: LEASE,
     },
     Command {
         name: "CL.TOP",
@@ -383,7 +333,5 @@ pub const COMMANDS: &[Command] = &[
         counted: ["CL.TOP", "", "CL.TOP 0"],
         records: false,
         effects: &[],
-        shape: "count",
-        kind: GCRA,
     },
 ];

@@ -1,34 +1,12 @@
 //! Totals: counts without end, and what they keep of the expiry of their keys. Chains: pools in order,
 //! joined by `ELSE` and `SPILL`.
 
-use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until};
+use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, wait_until};
 use crate::several::rows;
 
 /// The time until the key expires in milliseconds, or -1.
 fn left(client: &mut Client, key: &str) -> i64 {
     client.int(&["PTTL", key])
-}
-
-#[test]
-fn a_total_counts_forever() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut ints = |call: &str| client.ints(call);
-    assert_eq!(ints("CL.FIXED k 10 TOTAL 4"), [0, 10, 6, -1, -1]);
-    assert_eq!(ints("CL.FIXED k 10 total"), [0, 10, 5, -1, -1]);
-    assert_eq!(ints("CL.FIXED k 10 TOTAL 6"), [1, 10, 5, -1, -1]);
-    assert_eq!(ints("CL.FIXED k 10 TOTAL 11"), [1, 10, 5, -1, -1]);
-    assert_eq!(ints("CL.FIXED k 10 TOTAL 9 SATURATE"), [0, 10, 0, -1, -1, 5]);
-    assert_eq!(ints("CL.FIXED k 9 TOTAL 0"), [1, 9, 0, -1, -1]);
-    assert_eq!(ints("CL.FIXED other 10 TOTAL 0"), [0, 10, 10, -1, 0]);
-    assert_eq!(client.text("GET k"), "10");
-    assert_eq!(left(&mut client, "k"), -1);
-    assert_eq!(rows(&mut client, "CL.MPEEK k FIXED 10 TOTAL 1")[1], [1, 10, 0, -1, -1]);
-    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 10 TOTAL 3")[1], [1, 10, 0, -1, -1]);
-    assert_eq!(rows(&mut client, "CL.MSETTLE k RESET -1 FIXED 10 TOTAL -5 AGO 9999")[1], [0, 10, 2, -1, -1]);
-    assert_eq!(client.text("GET k"), "8");
-    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 10 TOTAL -9")[1], [0, 10, 10, -1, 0]);
-    assert_eq!(client.int("EXISTS k"), 0, "fully replenished");
 }
 
 #[test]
@@ -133,28 +111,6 @@ fn the_effects_of_a_total_are_exact() {
     assert_eq!(stream.effects(&server).len(), 1, "the server's own command");
     client.call("CL.FIXED k 10 TOTAL 1");
     assert_eq!(stream.effects(&server), Effect::alone(0, effects(&set("k", 5, expiry))));
-}
-
-#[test]
-fn among_several_minus_one_is_longer_than_any_time() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = "CL.MTAKE r THROTTLE 9 10 60 1 k FIXED 10 TOTAL 4 d FIXED 100 DAY 1";
-    let [combined, throttle, total, day] = &rows(&mut client, call)[..] else { panic!("four rows") };
-    assert_eq!((combined[..3].to_vec(), combined[3..].to_vec()), (vec![0, 10, 6], vec![-1, -1]));
-    assert_eq!((throttle[2], total.clone(), day[2]), (9, vec![0, 10, 6, -1, -1], 99));
-    // Refused forever, as far as anybody knows.
-    let refused = rows(&mut client, "CL.MTAKE r THROTTLE 0 1 60 1 k FIXED 10 TOTAL 7");
-    assert_eq!(refused[0][..4], [1, 1, 0, -1]);
-    assert!(refused[1][3] > 0 && refused[2][3] == -1);
-    // A reply that is stored by ONCE has the same -1.
-    let once = "CL.MTAKE k FIXED 10 TOTAL 1 ONCE o 100";
-    let first = rows(&mut client, once);
-    assert_eq!((first[0].clone(), rows(&mut client, once)), (vec![0, 10, 5, -1, -1], first));
-    // So a client does not wait for it. If the key expires, it does.
-    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 10 TOTAL 6")[0][..4], [1, 10, 5, -1]);
-    client.call("PEXPIRE k 50");
-    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 10 TOTAL 6 TIMEOUT 100")[0], [0, 10, 4, -1, -1]);
 }
 
 #[test]
@@ -266,87 +222,6 @@ fn units_come_from_what_is_included_then_bought_then_paid() {
 }
 
 #[test]
-fn a_peek_shows_what_would_be_taken() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let account = "a FIXED 10 TOTAL 12 SPILL b FIXED 20 TOTAL 12 ELSE c LEASE 1 60 me";
-    let peek = format!("CL.MPEEK r THROTTLE 9 10 60 4 {account}");
-    let expected = "0 10 10 -1 0 0\n0 10 10 -1 0 4\n1 10 10 -1 0 10\n0 20 20 -1 0 2\n0 1 1 -1 0 0";
-    assert_eq!(reply(&mut client, &peek), expected);
-    assert_eq!(client.int("DBSIZE"), 0);
-    assert_eq!(client.ints("CL.FIXED b 20 TOTAL 19")[0], 0);
-    let peeked = reply(&mut client, &peek);
-    assert_eq!(peeked, "0 10 10 -1 -1 0\n0 10 10 -1 0 4\n1 10 10 -1 0 0\n1 20 1 -1 -1 0\n0 1 1 -1 0 1");
-    let taken = reply(&mut client, &peek.replace("MPEEK", "MTAKE"));
-    assert_eq!(taken, "0 10 6 -1 -1 0\n0 10 6 -1 24 4\n1 10 10 -1 0 0\n1 20 1 -1 -1 0\n0 1 0 -1 60 1");
-    // The holder renews its place, which takes nothing, though the first pools would admit the call again.
-    client.call("DEL b");
-    let renewed = reply(&mut client, &peek.replace("MPEEK", "MTAKE"));
-    assert_eq!(renewed, "0 10 2 -1 60 0\n0 10 2 -1 48 4\n1 10 10 -1 0 0\n0 20 20 -1 0 0\n0 1 0 -1 60 0");
-    assert_eq!(client.int("EXISTS a b"), 0);
-}
-
-#[test]
-fn all_chains_and_all_other_limiters_admit_or_nothing_is_taken() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let two = "a FIXED 5 TOTAL 2 ELSE b FIXED 5 TOTAL 2 c FIXED 5 TOTAL 2 ELSE d FIXED 5 TOTAL 2";
-    client.call("MSET a 4 c 5 d 5");
-    let refused = reply(&mut client, &format!("CL.MTAKE {two}"));
-    assert_eq!(refused, "1 5 0 -1 -1 0\n1 5 1 -1 -1 0\n0 5 5 -1 0 0\n1 5 0 -1 -1 0\n1 5 0 -1 -1 0");
-    assert_eq!((client.int("EXISTS b"), client.text("GET a")), (0, "4".to_owned()));
-    // A chain is recorded once, under its first key.
-    let top: Vec<(String, i64, i64, i64)> = client.get(&["CL.TOP"]);
-    assert_eq!(top.iter().map(|row| (row.0.as_str(), row.1)).collect::<Vec<_>>(), [("c", 1)]);
-    client.call("SET d 3");
-    let taken = reply(&mut client, &format!("CL.MTAKE {two}"));
-    assert_eq!(taken, "0 5 0 -1 -1 0\n1 5 1 -1 -1 0\n0 5 3 -1 -1 2\n1 5 0 -1 -1 0\n0 5 0 -1 -1 2");
-    assert_eq!(client.get::<Vec<i64>, _>(&["MGET", "a", "b", "c", "d"]), [4, 2, 5, 5]);
-    // A limiter in shadow beside a chain.
-    let call = "CL.MTAKE s SHADOW FIXED 1 TOTAL 2 a FIXED 5 TOTAL 1 ELSE b FIXED 5 TOTAL 1";
-    assert_eq!(reply(&mut client, call), "0 5 3 -1 -1 0\n1 1 1 -1 0 0\n0 5 0 -1 -1 1\n0 5 3 -1 -1 0");
-    // An error of a pool that would be passed over is the error of the call.
-    client.call("RPUSH list x");
-    let error = client.error("CL.MTAKE a FIXED 9 TOTAL 1 ELSE list FIXED 9 TOTAL 1");
-    assert!(error.starts_with("WRONGTYPE"), "{error}");
-    assert_eq!(client.text("GET a"), "5");
-}
-
-#[test]
-fn quantity_0_looks_at_a_chain_too() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("MSET a 6 b 5");
-    let call = "CL.MTAKE a FIXED 5 TOTAL 0 SPILL b FIXED 5 TOTAL 0";
-    assert_eq!(reply(&mut client, call), "0 10 0 -1 -1 0\n1 5 0 -1 -1 0\n0 5 0 -1 -1 0");
-    client.call("SET b 6");
-    assert_eq!(reply(&mut client, call), "1 10 0 -1 -1 0\n1 5 0 -1 -1 0\n1 5 0 -1 -1 0");
-}
-
-#[test]
-fn a_reply_with_chains_is_stored_with_its_columns() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let chain = "CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ONCE o 100";
-    let first = reply(&mut client, chain);
-    assert_eq!(first, "0 10 3 -1 -1 0\n1 5 0 -1 -1 5\n1 5 3 -1 -1 2");
-    assert_eq!(client.text("GET o"), format!("6 {}", first.replace('\n', " ")));
-    assert_eq!(reply(&mut client, chain), first);
-    assert_eq!(client.get::<Vec<i64>, _>(&["MGET", "a", "b"]), [5, 2]);
-    let error = client.error("CL.MTAKE a FIXED 5 TOTAL 1 b FIXED 5 TOTAL 1 ONCE o 100");
-    assert!(error.contains("stored by ONCE"), "{error}");
-    client.call("CL.MTAKE x FIXED 5 TOTAL 1 y FIXED 5 TOTAL 1 ONCE five 100");
-    let error = client.error(&chain.replace("ONCE o", "ONCE five"));
-    assert!(error.contains("stored by ONCE"), "{error}");
-    // Many limiters, whose reply is longer than the room on the stack.
-    let many: Vec<_> = (0..20).map(|n| format!("k{n} FIXED {} TOTAL 3", i64::MAX)).collect();
-    let call = format!("CL.MTAKE {} ONCE long 100", many.join(" SPILL "));
-    let first = reply(&mut client, &call);
-    assert!(first.starts_with(&format!("0 {} {}", i64::MAX, i64::MAX)), "{first}");
-    assert_eq!(client.text("GET long"), format!("6 {}", first.replace('\n', " ")));
-}
-
-#[test]
 fn the_effects_of_a_chain_are_one_transaction() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);
@@ -362,24 +237,6 @@ fn the_effects_of_a_chain_are_one_transaction() {
     client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 1 TOTAL 1");
     client.call("CL.MPEEK a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
     assert_eq!(stream.effects(&server), []);
-}
-
-#[test]
-fn a_client_waits_for_a_chain_behind_its_first_limiter() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let chain = "a FIXED 1 TOTAL 1 ELSE b FIXED 1 TOTAL 1";
-    client.call("MSET a 1 b 1");
-    // What never admits is refused at once.
-    let call = format!("CL.BMTAKE r THROTTLE 9 10 60 1 {chain} TIMEOUT 100");
-    assert_eq!(rows(&mut client, &call)[0], [1, 1, 0, -1, -1, 0]);
-    client.call("PEXPIRE a 60000");
-    let late = format!("CL.BMTAKE r THROTTLE 9 10 60 1 {chain} TIMEOUT 1");
-    assert_eq!(client.call(&late), redis::Value::Nil, "too late in any case");
-    let mut waiter = Waiter::ask(&server, &call);
-    wait_for_blocked(&mut client, 1);
-    client.call("DEL b");
-    assert_eq!(waiter.answer(), "0 1 0 -1 -1 0 0 10 9 -1 6 1 1 1 0 60 60 0 0 1 0 -1 -1 1");
 }
 
 #[test]

@@ -23,28 +23,6 @@ fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
 }
 
 #[test]
-fn a_refund_gives_back_what_was_taken_and_no_more() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 10, -1, 0])]);
-    assert_eq!(client.int("EXISTS k"), 0, "never creates a key");
-    client.throttle_checked("k", "9 10 3600 7");
-    let before = client.tat("k").unwrap();
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 6, -1, 1440])]);
-    let after = client.tat("k").unwrap();
-    assert_eq!(before - after, 3 * 360_000_000_000);
-    assert_eq!(client.expiry_ms("k"), (after + 999_999) / 1_000_000);
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])]);
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 1000", [0, 10, 10, -1, 0])]);
-    assert_eq!(client.int("EXISTS k"), 0, "full is no key");
-    assert_eq!(client.throttle_checked("k", "9 10 3600 11")[0], 1);
-    assert_eq!(client.throttle_checked("k", "9 10 3600 10")[0], 0);
-    // A key in debt stays limited.
-    client.call("CL.CHARGE k 9 10 3600 5");
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 2", [1, 10, 0, 1440, 4680])]);
-}
-
-#[test]
 fn what_is_wrong_with_the_arguments_is_said() {
     let server = Server::start();
     let mut client = server.connect();
@@ -96,46 +74,6 @@ fn what_is_wrong_with_the_arguments_is_said() {
 }
 
 #[test]
-fn the_end_of_time_is_an_error() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for call in [
-        "CL.CHARGE k 0 1 9000000000",
-        "CL.CHARGE k 0 1 4000000000 2",
-        "CL.RESERVE k 0 1 4000000000 2 PREPAY",
-        "CL.PEEK k 0 1 4000000000 9",
-    ] {
-        let error = client.error(call);
-        assert!(error.starts_with("ERR ") && error.contains("quantity"), "{call}: {error}");
-    }
-    assert_eq!(client.int("DBSIZE"), 0);
-}
-
-#[test]
-fn keys_of_another_meaning_stay_as_they_are() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (command, expected) in [
-        ("SET k foo", "ERR the key does not hold"),
-        ("SET k 42", "ERR the key does not hold"),
-        ("RPUSH k a", "WRONGTYPE Operation against a key holding the wrong kind of value"),
-        ("HSET k f v", "WRONGTYPE "),
-        ("ZADD k 1 a", "WRONGTYPE "),
-    ] {
-        client.call("DEL k");
-        client.call(command);
-        let before = client.snapshot("k");
-        for command in LIKE_THROTTLE {
-            for quantity in ["", " 0", " 100 MS"] {
-                let error = client.error(&format!("{command} k 9 10 60{quantity}"));
-                assert!(error.starts_with(expected), "{command}: {error}");
-            }
-        }
-        assert_eq!(client.snapshot("k"), before);
-    }
-}
-
-#[test]
 fn each_state_is_propagated_as_it_is() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);
@@ -156,27 +94,6 @@ fn each_state_is_propagated_as_it_is() {
         Effect::alone(0, vec![Effect { db: 0, command: "DEL k".to_owned() }])
     );
     assert_eq!(client.int("EXISTS k"), 0);
-}
-
-#[test]
-fn writes_are_seen_by_watch_and_keyspace_events() {
-    let server = Options::new().set("notify-keyspace-events", "KEA").start();
-    let (mut watcher, mut other) = (server.connect(), server.connect());
-    for (call, changes) in [
-        ("CL.CHARGE k 9 10 3600 4", true),
-        ("CL.REFUND k 9 10 3600", true),
-        ("CL.RESERVE k 9 10 3600", true),
-        ("CL.PEEK k 9 10 3600", false),
-        ("CL.REFUND k 9 10 3600 0", false),
-        ("CL.REFUND k 9 10 3600 100", true),
-        ("CL.REFUND k 9 10 3600 100", false),
-    ] {
-        watcher.call("WATCH k");
-        other.call(call);
-        watcher.call("MULTI");
-        watcher.call("PING");
-        assert_eq!(watcher.call("EXEC") == Value::Nil, changes, "{call}");
-    }
 }
 
 /// The flags of a command, as COMMAND INFO lists them.

@@ -1,7 +1,6 @@
-//! Contexts of the command: pipelines, transactions, scripts, functions, both protocols, any database, any
-//! key.
+//! Contexts of the command: transactions, scripts, functions, both protocols.
 
-use crate::common::{Server, Throttle, Words, ints, requires, wall_ns};
+use crate::common::{Server, Words, ints, requires};
 use redis::Value;
 
 const LIMIT: &str = "4 5 3600";
@@ -12,15 +11,6 @@ fn verdicts(replies: &[Value]) -> Vec<(i64, i64)> {
 }
 
 const FIVE_THEN_REFUSED: [(i64, i64); 7] = [(0, 4), (0, 3), (0, 2), (0, 1), (0, 0), (1, 0), (1, 0)];
-
-#[test]
-fn in_a_pipeline() {
-    let server = Server::start();
-    let call = format!("CL.THROTTLE k {LIMIT}");
-    let answers = server.connect().pipeline(&[call.as_str(); 7]);
-    let answers: Vec<Value> = answers.into_iter().map(Result::unwrap).collect();
-    assert_eq!(verdicts(&answers), FIVE_THEN_REFUSED);
-}
 
 #[test]
 fn on_both_protocols_the_reply_is_an_array_of_integers() {
@@ -128,44 +118,6 @@ fn in_a_function() {
     client.call(&["FUNCTION", "LOAD", library]);
     let replies: Vec<Value> = (0..7).map(|_| client.call(&format!("FCALL take 1 k {LIMIT}"))).collect();
     assert_eq!(verdicts(&replies), FIVE_THEN_REFUSED);
-}
-
-#[test]
-fn in_any_database() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for db in [3, 0, 15] {
-        client.call(&format!("SELECT {db}"));
-        assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 0, "database {db}");
-        assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 1, "database {db}");
-        assert_eq!(client.int("DBSIZE"), 1);
-    }
-}
-
-#[test]
-fn on_any_key() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let megabyte = vec![b'k'; 1 << 20];
-    let mut other_megabyte = megabyte.clone();
-    *other_megabyte.last_mut().unwrap() = 0xFF;
-    let keys: [&[u8]; 10] =
-        [b"", b"\0", b"a\0b", b"a\0c", b"\xff\xfe", b"\r\n", b"%s%n%d", b" key ", &megabyte, &other_megabyte];
-    for (i, key) in keys.iter().enumerate() {
-        let name = key[..key.len().min(20)].escape_ascii().to_string();
-        let throttle = |client: &mut crate::common::Client| {
-            client.ints(&[b"CL.THROTTLE".as_ref(), key, b"1", b"1", b"3600"])
-        };
-        let earliest = wall_ns();
-        assert_eq!(throttle(&mut client), [0, 2, 1, -1, 3600], "{name}: all keys are different keys");
-        assert_eq!(throttle(&mut client)[..3], [0, 2, 0], "{name}");
-        assert_eq!(throttle(&mut client)[..3], [1, 2, 0], "{name}");
-        assert_eq!(client.int("DBSIZE"), i64::try_from(i).unwrap() + 1);
-        let tat: i64 = client.get(&[b"GET".as_ref(), key]);
-        let cost = i64::try_from(Throttle::parse("1 1 3600").cost(2)).unwrap();
-        assert!((earliest..=wall_ns()).contains(&(tat - cost)), "{name}: {tat}");
-    }
-    server.assert_alive("strange keys");
 }
 
 #[test]

@@ -94,20 +94,6 @@ fn strings_of_another_meaning_are_refused() {
     server.assert_alive("foreign strings");
 }
 
-#[test]
-fn special_strings_are_refused() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("PFADD hyperloglog a b c");
-    client.call("SETBIT bitmap 100000 1");
-    client.call("INCR counter");
-    client.call("INCRBYFLOAT float 1.5");
-    for key in ["hyperloglog", "bitmap", "counter", "float"] {
-        assert_untouched(&mut client, key, |error| error.contains("does not hold"));
-    }
-    server.assert_alive("special strings");
-}
-
 /// A value that the module would not write, but that looks like a state. A call on it may be refused or be an
 /// error. It must neither overwrite it nor end the server.
 #[test]
@@ -133,16 +119,6 @@ fn a_far_future_state_is_not_overwritten() {
         }
     }
     server.assert_alive("states in the far future");
-}
-
-#[test]
-fn deleting_a_foreign_key_makes_room() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("RPUSH k a");
-    assert_eq!(client.error("CL.THROTTLE k 9 10 60"), WRONGTYPE);
-    client.call("DEL k");
-    assert_eq!(client.throttle_checked("k", "9 10 60"), [0, 10, 9, -1, 6]);
 }
 
 #[test]

@@ -1,12 +1,9 @@
-//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: their replies, states and effects; and, with CL.LOG, how sorted sets of
-//! instants survive restarts, replication and foreign content.
+//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: their replies, states and effects; and, with CL.LOG, sorted sets of
+//! foreign content.
 
 use crate::common::{
-    Client, Effect, Entry, Footprint, Options, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, ints,
-    propagated, wait_until, wall_ns,
+    Client, Effect, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, ints, propagated, wall_ns,
 };
-use crate::replication::{attach, catch_up};
-use redis::Value;
 
 /// The wall clock in microseconds.
 fn wall_us() -> i64 {
@@ -246,27 +243,6 @@ fn leases_far_apart_stay_the_limiters_own() {
     assert_eq!(client.int("ZCARD old"), 1);
 }
 
-/// Entries between the first and the last are not checked; if one is met, it must not do any harm.
-#[test]
-fn foreign_scores_in_the_middle_do_no_harm() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for i in 0..10 {
-        client.call(&format!("CL.ACQUIRE k 10 {} holder{i}", 100 + i));
-    }
-    let middle = entries(&mut client, "k")[5].1;
-    for i in [4, 5, 6] {
-        client.call(&format!("ZADD k {middle}.5 holder{i}"));
-    }
-    for limit in 1..12 {
-        let _ = client.ask(&format!("CL.ACQUIRE k {limit} 60 other"));
-        let _ = client.ask(&format!("CL.LOG k {limit} 60"));
-        let _ = client.ask(&format!("CL.RENEW k 60 holder{limit}"));
-        let _ = client.ask(&format!("CL.RELEASE k holder{limit}"));
-    }
-    server.assert_alive("foreign scores in the middle");
-}
-
 /// Of leases that end later than their key lives, each ends with it. Leases of later calls do not.
 #[test]
 fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
@@ -290,26 +266,6 @@ fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
         format!("PEXPIREAT k {}", ceil_div(b.into(), 1_000)),
     ];
     assert_eq!(stream.effects(&server), propagated(0, expected));
-}
-
-#[test]
-fn a_shortened_life_leaves_the_leases_that_end_before_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let life = wall_ns() / 1_000_000 + 3_600_000;
-    for key in ["k", "own"] {
-        client.call(&format!("CL.ACQUIRE {key} 6 100 early"));
-        for id in ["x", "y", "z"] {
-            client.call(&format!("CL.ACQUIRE {key} 6 100000 {id}"));
-        }
-        client.call(&format!("PEXPIREAT {key} {life}"));
-    }
-    let early = entries(&mut client, "k").remove(0);
-    assert_eq!(client.ints("CL.ACQUIRE k 6 7200 b")[..3], [0, 6, 1]);
-    let left = entries(&mut client, "k");
-    assert_eq!((left.len(), &left[0]), (5, &early));
-    assert!(left[1..4].iter().all(|(_, end)| *end <= life * 1_000), "{left:?}");
-    assert_eq!(client.ints("CL.ACQUIRE own 4 100 early")[..3], [0, 4, 0], "it has its place still");
 }
 
 #[test]
@@ -369,144 +325,4 @@ fn effects_are_one_transaction() {
     assert_eq!(answer, [1, 1, 0, 100, 100]);
     let a = end_of(&mut client, "a");
     assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(a)]));
-}
-
-#[test]
-fn what_takes_nothing_leaves_no_trace() {
-    let server = Options::new().append_only().start();
-    let _stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    client.call("SET text foo");
-    client.call("ZADD game 1 a");
-    client.call("CL.ACQUIRE used 1 3600 me");
-    client.call(&format!("ZADD used {} ended", wall_us() - 60_000_000));
-    for call in [
-        "CL.ACQUIRE used 1 60 you",
-        "CL.ACQUIRE used 1 60 ended",
-        "CL.ACQUIRE used 0 60 me",
-        "CL.RENEW used 60 you",
-        "CL.RENEW used 60 ended",
-        "CL.RENEW used x me",
-        "CL.RENEW fresh 60 me",
-        "CL.RELEASE used you",
-        "CL.RELEASE used ended",
-        "CL.RELEASE fresh me",
-        "CL.RELEASE text me",
-        "CL.RELEASE game a",
-        "CL.RENEW game 60 a",
-        "CL.ACQUIRE game 5 60 a",
-    ] {
-        let key = call.split(' ').nth(1).unwrap();
-        let before = Footprint::of(&server, &mut client, key);
-        let _ = client.ask(call);
-        assert_eq!(Footprint::of(&server, &mut client, key), before, "{call}");
-    }
-    for call in ["CL.ACQUIRE used 1 60 me", "CL.RENEW used 70 me", "CL.RELEASE used me"] {
-        let before = Footprint::of(&server, &mut client, "used");
-        client.call(call);
-        assert_ne!(Footprint::of(&server, &mut client, "used"), before, "these glasses see {call}");
-    }
-}
-
-const KEYS: [&str; 4] = ["held", "renewed", "log", "many"];
-
-/// Some places held and some logs written.
-fn use_limits(client: &mut Client) {
-    for call in [
-        "CL.ACQUIRE held 3 3600 a",
-        "CL.ACQUIRE held 3 1800 b",
-        "CL.ACQUIRE renewed 2 3600 a",
-        "CL.ACQUIRE renewed 2 3600 b",
-        "CL.ACQUIRE renewed 2 3600 c",
-        "CL.RENEW renewed 60 a",
-        "CL.RELEASE renewed b",
-        "CL.LOG log 5 3600 3",
-        "CL.LOG log 5 3600 3",
-        "CL.LOG log 5 3600 2",
-        "CL.LOG many 1000 3600 400", // more than fit in a compact encoding
-        "CL.ACQUIRE gone 1 60 a",
-        "CL.RELEASE gone a",
-    ] {
-        client.call(call);
-    }
-}
-
-fn states(client: &mut Client) -> Vec<(Vec<Entry>, i64)> {
-    assert_eq!(client.int("EXISTS gone"), 0);
-    KEYS.iter().map(|key| (entries(client, key), client.expiry_ms(*key))).collect()
-}
-
-fn assert_limits_hold(client: &mut Client) {
-    assert_eq!(client.ints("CL.ACQUIRE held 2 60 c")[..3], [1, 2, 0]);
-    assert_eq!(client.ints("CL.ACQUIRE held 2 60 a")[..3], [0, 2, 0]);
-    assert_eq!(client.int("CL.RELEASE renewed b"), 0);
-    assert_eq!(client.ints("CL.LOG log 5 3600")[..3], [1, 5, 0]);
-    assert_eq!(client.ints("CL.LOG many 1000 3600 0")[..3], [0, 1000, 600]);
-}
-
-#[test]
-fn dumps_and_copies_go_on_where_they_were_taken() {
-    let server = Server::start();
-    let mut client = server.connect();
-    use_limits(&mut client);
-    for key in ["held", "log"] {
-        let dump: Vec<u8> = client.get(&["DUMP", key]);
-        // Even without its expiry, which the next admitted call sets again.
-        client.call(&[b"RESTORE".as_ref(), b"restored", b"0", &dump]);
-        client.call("PERSIST restored");
-        let call = if key == "held" { "CL.ACQUIRE restored 3 60 c" } else { "CL.LOG restored 6 3600" };
-        let reply = client.ints(call);
-        assert_eq!((reply[0], reply[2]), (0, 0), "{reply:?}");
-        assert!(client.expiry_ms("restored") > 0);
-        assert_eq!(client.ints(&call.replace(" c", " d"))[0], 1);
-        client.call("RENAME restored moved");
-        assert_eq!(client.ints(&call.replace("restored", "moved").replace(" c", " d"))[0], 1);
-    }
-}
-
-#[test]
-fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
-    let primary = Server::start();
-    let mut client = primary.connect();
-    client.call("CL.ACQUIRE before 2 3600 a"); // reaches the replica by snapshot
-    let replica = attach(&primary, Options::new());
-    let plain = attach(&primary, Options::new().without_module());
-    let (mut copy, mut plain_copy) = (replica.connect(), plain.connect());
-    use_limits(&mut client);
-    catch_up(&mut client, &mut copy);
-    catch_up(&mut client, &mut plain_copy);
-    let expected = states(&mut client);
-    assert_eq!(states(&mut copy), expected);
-    assert_eq!(states(&mut plain_copy), expected, "without the module");
-    for call in CALLS {
-        let error = copy.error(&call.replace("KEY", "held"));
-        assert!(error.starts_with("READONLY "), "{call} on a replica: {error}");
-    }
-    copy.call("REPLICAOF NO ONE");
-    wait_until("the promotion", || match copy.info("role").as_str() {
-        "master" => Ok(()),
-        seen => Err(seen.to_owned()),
-    });
-    assert_limits_hold(&mut copy);
-}
-
-#[test]
-fn a_watch_notices_what_is_written_and_nothing_else() {
-    let server = Server::start();
-    let (mut client, mut other) = (server.connect(), server.connect());
-    client.call("CL.ACQUIRE k 1 3600 a");
-    client.call("CL.LOG l 1 3600");
-    let mut noticed = |call: &str| {
-        client.call("WATCH k l");
-        other.call(call);
-        client.call("MULTI");
-        client.call("PING");
-        client.call("EXEC") == Value::Nil
-    };
-    for call in ["CL.ACQUIRE k 1 60 b", "CL.RENEW k 60 b", "CL.RELEASE k b", "CL.LOG l 1 60"] {
-        assert!(!noticed(call), "{call}");
-    }
-    for call in ["CL.ACQUIRE k 1 3600 a", "CL.RENEW k 60 a", "CL.RELEASE k a", "CL.LOG l 2 60"] {
-        assert!(noticed(call), "{call}");
-    }
 }

@@ -1,6 +1,6 @@
 //! The module as the server sees it: loading, unloading, flags, permissions, memory, and a fault inside.
 
-use crate::common::{Client, Options, Server, faulty_module_path, module_path, requires, wait_until};
+use crate::common::{Client, Options, Server, faulty_module_path, module_path, requires};
 use redis::Value;
 
 fn module_names(client: &mut Client) -> Vec<String> {
@@ -57,85 +57,6 @@ fn loads_into_a_running_server() {
     let mut client = server.connect();
     client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
     assert_eq!(client.throttle_checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
-}
-
-#[test]
-fn tells_the_server_what_kind_of_command_it_is() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let Value::Array(rows) = client.call("COMMAND INFO CL.THROTTLE") else { panic!("no COMMAND INFO") };
-    let Value::Array(row) = &rows[0] else { panic!("{rows:?}") };
-    let flags: Vec<String> = match &row[2] {
-        Value::Array(flags) | Value::Set(flags) => {
-            flags.iter().map(|flag| redis::from_redis_value(flag.clone()).unwrap()).collect()
-        }
-        seen => panic!("flags: {seen:?}"),
-    };
-    for flag in ["write", "denyoom", "fast"] {
-        assert!(flags.iter().any(|f| f == flag), "not flagged {flag}: {flags:?}");
-    }
-    for flag in ["readonly", "admin", "noscript", "random", "blocking", "movablekeys"] {
-        assert!(!flags.iter().any(|f| f == flag), "flagged {flag}: {flags:?}");
-    }
-    let key_positions =
-        [&row[3], &row[4], &row[5]].map(|n| redis::from_redis_value::<i64>(n.clone()).unwrap());
-    assert_eq!(key_positions, [1, 1, 1], "first key, last key, step");
-
-    let keys: Vec<String> = client.get("COMMAND GETKEYS CL.THROTTLE user123 15 30 60 1 SATURATE MS");
-    assert_eq!(keys, ["user123"]);
-}
-
-#[test]
-fn permissions_apply_to_its_key() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("ACL SETUSER limiter on nopass ~limit:* +cl.throttle");
-    client.call("AUTH limiter any");
-    assert_eq!(client.ints("CL.THROTTLE limit:a 15 30 60"), [0, 16, 15, -1, 2]);
-    for call in ["CL.THROTTLE other:a 15 30 60", "GET limit:a"] {
-        let error = client.error(call);
-        assert!(error.starts_with("NOPERM "), "{call}: {error}");
-    }
-}
-
-#[test]
-fn in_a_cluster_the_key_decides_the_slot() {
-    let server =
-        Options::new().set("cluster-enabled", "yes").set("cluster-require-full-coverage", "no").start();
-    let mut client = server.connect();
-    // {a} hashes to slot 15495, {b} to 3300: only the first is served.
-    client.call("CLUSTER ADDSLOTS 15495");
-    wait_until("the cluster to be up", || match client.text("CLUSTER INFO") {
-        info if info.contains("cluster_state:ok") => Ok(()),
-        info => Err(info),
-    });
-    assert_eq!(client.ints("CL.THROTTLE {a}1 15 30 60"), [0, 16, 15, -1, 2]);
-    let error = client.error("CL.THROTTLE {b}1 15 30 60");
-    assert!(error.starts_with("CLUSTERDOWN "), "{error}");
-}
-
-#[test]
-fn out_of_memory_is_the_servers_own_error_and_changes_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.throttle_checked("used", "9 10 3600 4");
-    client.call("CONFIG SET maxmemory 1");
-    let expected = client.error("SET some value");
-    assert!(expected.starts_with("OOM "), "{expected}");
-    for key in ["used", "fresh"] {
-        let before = client.snapshot(key);
-        for arguments in ["9 10 3600", "9 10 3600 7", "9 10 3600 99 SATURATE", "9 10 3600 0"] {
-            assert_eq!(
-                client.error(&format!("CL.THROTTLE {key} {arguments}")),
-                expected,
-                "{key} {arguments}"
-            );
-        }
-        assert_eq!(client.snapshot(key), before, "{key}");
-    }
-    server.assert_alive("being out of memory");
-    client.call("CONFIG SET maxmemory 0");
-    assert_eq!(client.throttle_checked("used", "9 10 3600 6")[0], 0, "continues from the same state");
 }
 
 #[test]

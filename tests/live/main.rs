@@ -2,14 +2,7 @@
 //! binary, `REDIS_CELL_FAULTY_MODULE` a build that can be made to panic; `make test` sets all three.
 
 // A test should fail at the first unexpected value. The lints against panics are for code inside a server.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, unused_imports)] // the reliability suite uses the rest

@@ -1,6 +1,6 @@
 //! ONCE: calls for several limiters that may be repeated.
 
-use crate::common::{Client, KINDS, Options, ReplicaStream, Server, WRONGTYPE, read_aof, requires, wall_ns};
+use crate::common::{Client, KINDS, Options, ReplicaStream, Server, WRONGTYPE, read_aof, requires};
 use crate::replication::{attach, catch_up};
 use crate::several::{own_all_slots, rows};
 use redis::Value;
@@ -68,55 +68,6 @@ fn the_stored_integers_are_those_of_the_reply_however_long_they_are() {
             assert_eq!(rows(&mut client, &format!("CL.MTAKE {call}")), reply);
         }
     }
-}
-
-#[test]
-fn a_refusal_stores_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut stream = ReplicaStream::attach(&server);
-    let call = "CL.MTAKE a THROTTLE 0 1 3600 1 b FIXED 5 60 1 ONCE o 60";
-    assert_eq!(rows(&mut client, call)[0][0], 0);
-    client.call("DEL o");
-    stream.effects(&server);
-    for _ in 0..2 {
-        assert_eq!(rows(&mut client, call)[0][0], 1);
-        assert_eq!(client.int("EXISTS o"), 0);
-    }
-    assert_eq!(stream.effects(&server), []);
-    // It may be tried again.
-    client.call("DEL a");
-    let admitted = rows(&mut client, call);
-    assert_eq!(admitted[0][0], 0);
-    assert_eq!(rows(&mut client, call), admitted);
-    assert_eq!(client.int("GET b"), 2);
-    // A settlement that ends in debt is not a refusal, and its reply is stored.
-    let debt = rows(&mut client, "CL.MSETTLE b FIXED 5 60 9 ONCE d 60");
-    assert_eq!(debt[0][0], 1);
-    assert_eq!(rows(&mut client, "CL.MSETTLE b FIXED 5 60 9 ONCE d 60"), debt);
-    assert_eq!(client.int("GET b"), 11);
-}
-
-#[test]
-fn the_reply_is_kept_for_its_period() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = "CL.MTAKE k FIXED 9 3600000 1 ONCE o 200 MS";
-    let before = wall_ns() / 1_000_000;
-    rows(&mut client, call);
-    let expires = client.expiry_ms("o");
-    assert!((before + 200..=wall_ns() / 1_000_000 + 201).contains(&expires), "{expires} from {before}");
-    crate::common::wait_until("the reply to expire", || match client.int("EXISTS o") {
-        0 => Ok(()),
-        _ => Err(String::from("it is there")),
-    });
-    assert_eq!(rows(&mut client, call)[0][2], 7, "it is a new call");
-    // In microseconds it lives for the rest of a millisecond at least, and a reply without an expiry is one.
-    rows(&mut client, "CL.MTAKE k FIXED 9 3600000000 1 ONCE u 1 US");
-    client.call("DEL o");
-    let first = rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 ONCE o 60");
-    client.call("PERSIST o");
-    assert_eq!(rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 MS ONCE o 60"), first, "the first call's unit");
 }
 
 #[test]
@@ -203,24 +154,6 @@ fn the_reply_is_in_the_transaction_of_the_effects() {
     let before = copy.snapshot("k");
     assert_eq!(stored(&rows(&mut copy, "CL.MTAKE k FIXED 9 3600 1 ONCE o 60")), copy.text("GET o"));
     assert_eq!(copy.snapshot("k"), before);
-}
-
-#[test]
-fn without_memory_a_settlement_stores_no_reply() {
-    let server = Server::start();
-    let mut client = server.connect();
-    rows(&mut client, "CL.MTAKE k FIXED 9 3600 5 ONCE o 60");
-    rows(&mut client, "CL.MSETTLE k FIXED 9 3600 -1 ONCE s 60");
-    client.call("CONFIG SET maxmemory 1");
-    let before = client.snapshot("k");
-    let error = client.error("CL.MSETTLE k FIXED 9 3600 -1 ONCE new 60");
-    assert_eq!(error, "OOM command not allowed when used memory > 'maxmemory'.");
-    assert_eq!(client.snapshot("k"), before);
-    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 9 3600 -1 ONCE s 60").len(), 2, "it is stored already");
-    assert!(client.error("CL.MTAKE k FIXED 9 3600 5 ONCE o 60").starts_with("OOM "));
-    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 9 3600 -1")[0][2], 6);
-    client.call("CONFIG SET maxmemory 0");
-    assert_eq!(crate::info::fields(&mut client)["msettle_out_of_memory"], "1");
 }
 
 #[test]

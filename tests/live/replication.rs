@@ -201,32 +201,6 @@ fn a_replica_that_lags_still_gets_the_primarys_state() {
 }
 
 #[test]
-fn a_broken_link_resumes_from_the_backlog() {
-    let primary = Server::start();
-    let replica = attach(&primary, Options::new());
-    let (mut client, mut copy) = (primary.connect(), replica.connect());
-    client.throttle_checked("k", "9 10 3600");
-    catch_up(&mut client, &mut copy);
-    let resyncs = client.info("sync_partial_ok");
-    client.call("CLIENT KILL TYPE replica");
-    client.throttle_checked("k", "9 10 3600 2"); // while nobody listens
-    client.throttle_checked("other", "9 10 3600 2");
-    wait_until("the link to come back", || match copy.info("master_link_status").as_str() {
-        "up" => Ok(()),
-        seen => Err(seen.to_owned()),
-    });
-    catch_up(&mut client, &mut copy);
-    for key in ["k", "other"] {
-        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key}");
-    }
-    assert_ne!(
-        client.info("sync_partial_ok"),
-        resyncs,
-        "the link came back by a full copy: nothing was tested"
-    );
-}
-
-#[test]
 fn the_version_tells_how_effects_are_framed() {
     // `Effect` derives the framing from the version; that needs the version to have been understood.
     assert!(BINARY.at_least(6, 0, 0), "server version {:?} from {:?}", BINARY.version, BINARY.version_text);

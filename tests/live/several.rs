@@ -1,8 +1,6 @@
 //! CL.MTAKE, CL.MPEEK and CL.MSETTLE: several limiters of any kind in one call.
 
 use crate::common::{Client, Effect, KINDS, Options, ReplicaStream, Server, wait_until};
-use crate::replication::{attach, catch_up};
-use redis::Value;
 
 /// The rows of a call: the combined one, then one for each key.
 pub fn rows<W: crate::common::Words + ?Sized>(client: &mut Client, command: &W) -> Vec<Vec<i64>> {
@@ -282,39 +280,6 @@ fn all_effects_are_one_transaction() {
     assert_eq!(stream.effects(&server), []);
 }
 
-#[test]
-fn replicas_and_scripts_and_transactions() {
-    let primary = Server::start();
-    let replica = attach(&primary, Options::new());
-    let (mut client, mut copy) = (primary.connect(), replica.connect());
-    let script =
-        "return redis.call('CL.MTAKE', KEYS[1], 'THROTTLE', 9, 10, 3600, 1, KEYS[2], 'LOG', 5, 3600, 1)";
-    assert_eq!(rows(&mut client, &["EVAL", script, "2", "a", "b"])[0], [0, 5, 4, -1, 3600]);
-    client.call("MULTI");
-    client.call("CL.MTAKE a THROTTLE 9 10 3600 2 b LOG 5 3600 2 c FIXED 5 3600 1 d LEASE 1 3600 me");
-    client.call("CL.MSETTLE a THROTTLE 9 10 3600 -1 b LOG 5 3600 -1");
-    assert!(matches!(client.call("EXEC"), Value::Array(replies) if replies.len() == 2));
-    catch_up(&mut client, &mut copy);
-    for key in ["a", "b", "c", "d"] {
-        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key}");
-    }
-    for command in ["CL.MTAKE", "CL.MSETTLE"] {
-        assert!(copy.error(&format!("{command} a THROTTLE 9 10 60 1")).starts_with("READONLY "));
-    }
-    let peek = "CL.MPEEK a THROTTLE 9 10 3600 1 b LOG 5 3600 1 d LEASE 1 3600 me e LEASE 1 60 me";
-    let (here, there) = (rows(&mut client, peek), rows(&mut copy, peek));
-    assert_eq!(here[3][..4], [0, 1, 0, -1], "a holder would be admitted");
-    assert_eq!(here[4], [0, 1, 1, -1, 0]);
-    let without_times = |rows: &[Vec<i64>]| rows.iter().map(|row| row[..4].to_vec()).collect::<Vec<_>>();
-    assert_eq!(without_times(&here), without_times(&there));
-    let script = "return redis.call('CL.MPEEK', KEYS[1], 'THROTTLE', 9, 10, 3600, 1)";
-    if client.has_command("EVAL_RO") {
-        assert_eq!(rows(&mut copy, &["EVAL_RO", script, "1", "a"]).len(), 2);
-    }
-    let mut resp3 = primary.connect_resp3();
-    assert_eq!(rows(&mut resp3, "CL.MTAKE f THROTTLE 9 10 3600 1").len(), 2);
-}
-
 /// Units of a window that the call names and that has ended are charged to nothing, and everything else is
 /// settled.
 #[test]
@@ -328,20 +293,6 @@ fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
     assert_eq!((answer[2][2], answer[3][2]), (1, 3), "{answer:?}");
     assert_eq!(client.int("EXISTS day busy"), 0);
     assert!(client.error("CL.MTAKE day FIXED 100 UNTIL 1000 2").starts_with("ERR UNTIL must be"));
-}
-
-#[test]
-fn many_keys() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let (kinds, mut call) = (kinds(), String::from("CL.MTAKE"));
-    for at in 0..5000 {
-        call += &on(at, &kinds[at % kinds.len()].0, 1);
-    }
-    let replies = rows(&mut client, &call);
-    assert_eq!(replies.len(), 5001);
-    assert!(replies.iter().all(|row| row[0] == 0 && row[3] == -1));
-    assert_eq!(client.int("DBSIZE"), 5000);
 }
 
 #[test]

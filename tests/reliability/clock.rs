@@ -420,18 +420,6 @@ pub fn a_step_back_delays_no_waiting_client() {
     }
 }
 
-/// CL.BMTAKE returns null at once if the timeout ends before the wait, and not if both end together.
-#[test]
-fn a_timeout_that_ends_with_the_wait_is_long_enough() {
-    let mut subject = Subject::new();
-    let call = "CL.BMTAKE k THROTTLE 0 1 60 1 TIMEOUT";
-    subject.client.call("CL.THROTTLE k 0 1 60");
-    assert_eq!(subject.client.call(&format!("{call} 59.999")), Value::Nil);
-    let mut waiter = Waiter::ask(&subject.server, &format!("{call} 60"));
-    wait_for_blocked(&mut subject.client, 1);
-    assert!(waiter.is_waiting());
-}
-
 /// Regression: steps back that were each too small to be noticed added up to any delay.
 #[test]
 pub fn small_steps_back_do_not_add_up() {

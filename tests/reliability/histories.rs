@@ -7,7 +7,6 @@ mod checker;
 
 use crate::cluster::Cluster;
 use crate::common::{self, Client, Kind, Options, aof_path, ints, requires, wait_until};
-use crate::containers::Containers;
 use crate::failover::{catch_up, node, promote, replica_of, wait_for_info};
 use crate::figures::{figure, long};
 use crate::keys::alone;
@@ -565,31 +564,6 @@ pub fn a_partition_forgets_what_the_other_side_admits_and_nothing_else() {
     examine_partition("partition", &[first.port(), second.port()].map(address), || {
         proxy.cut.store(true, Relaxed);
     });
-}
-
-/// The same in containers: the network between the nodes is taken away, later the container of the primary is
-/// killed.
-#[test]
-fn containers_forget_what_a_partition_and_a_death_may_cost_and_nothing_else() {
-    let _alone = alone();
-    let Some(pair) = Containers::start(2, "") else { return };
-    let nodes: [String; 2] = pair.front.clone().try_into().unwrap();
-    let follow = |node: usize, primary: usize| {
-        let (host, port) = pair.members.0[primary].split_once(':').unwrap();
-        let mut client = connect(&nodes[node]);
-        client.call(&format!("REPLICAOF {host} {port}"));
-        wait_for_info(&mut client, "master_link_status", "up");
-    };
-    follow(1, 0);
-    examine_partition("partition of containers", &nodes, || pair.cut(0));
-    pair.heal(0);
-    follow(0, 1);
-    let mut primary = connect(&nodes[1]);
-    primary.call("FLUSHALL"); // each history begins with nothing
-    catch_up(&mut primary, &mut connect(&nodes[0]));
-    let [first, second] = nodes;
-    let all = histories_of_a_death(&[second, first], || pair.kill(1));
-    examine("kill of the primary's container, a replica is promoted", &all);
 }
 
 #[test]

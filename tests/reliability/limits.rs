@@ -1,10 +1,9 @@
 //! The limits of the machine: memory, connections, time, disk; and modules that are loaded, unloaded and
 //! collide.
 
-use crate::clock::Subject;
 use crate::common::{
-    BINARY, COMMANDS, Client, Clock, Options, SECOND, Server, Waiter, compile_library, ints, module_path,
-    requires, wait_for_blocked, wait_until, wall_ns,
+    BINARY, COMMANDS, Client, Clock, Options, Server, Waiter, compile_library, ints, module_path, requires,
+    wait_for_blocked, wait_until, wall_ns,
 };
 use crate::figures::{figure, long};
 use redis::Value;
@@ -171,77 +170,6 @@ fn keys_by_the_hundred_thousand_expire_at_once() {
     // The server's table of keys shrinks at its next use. Its largest size is some tens of bytes per key.
     assert!(left < keys * 40, "{left} bytes are left of {keys} keys");
     figure(&format!("slowest call while {keys} keys expire"), format!("{} us", slowest / 1000));
-}
-
-/// Whatever ends the waits of some clients, the others keep their order and are admitted.
-#[test]
-fn callers_that_vanish_hold_nobody_up() {
-    let server = Options::new().set("client-output-buffer-limit", "pubsub 1mb 1mb 0").start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE k 0 1 3600");
-    let mut waiters: Vec<Waiter> = (1..=60)
-        .map(|place| {
-            let mut waiter = Waiter::connect(&server);
-            // A third of them do not read their replies.
-            if place % 3 == 0 {
-                waiter.send("HELLO 3");
-                waiter.send("SUBSCRIBE news");
-            }
-            waiter.send("CL.BTHROTTLE k 0 1 3600 1 0");
-            wait_for_blocked(&mut client, place);
-            waiter
-        })
-        .collect();
-    let mut ids: Vec<i64> = client
-        .text("CLIENT LIST")
-        .lines()
-        .filter(|line| line.contains("cmd=cl.bthrottle") && line.contains(" sub=0"))
-        .map(|line| line.split(['=', ' ']).nth(1).unwrap().parse().unwrap())
-        .collect();
-    assert_eq!(ids.len(), 40);
-    ids.sort_unstable();
-    for id in ids.iter().step_by(2) {
-        client.call(&format!("CLIENT KILL ID {id}"));
-    }
-    wait_for_blocked(&mut client, 40);
-    // Until the server disconnects the clients that do not read.
-    let message = "x".repeat(1 << 18);
-    wait_until("slow readers to be cut off", || {
-        client.call(&["PUBLISH", "news", &message]);
-        match client.info("blocked_clients").as_str() {
-            "20" => Ok(()),
-            seen => Err(seen.to_owned()),
-        }
-    });
-    // The second, fifth, eighth, ... in the queue are left, and are admitted in this order.
-    for index in (1..60).step_by(3) {
-        client.call("CL.REFUND k 0 1 3600");
-        assert!(waiters[index].answer().starts_with("0 1 0 -1 "), "number {index}");
-    }
-    wait_for_blocked(&mut client, 0);
-    assert_eq!(client.ints("CL.THROTTLE k 0 1 3600")[0], 1);
-}
-
-/// A server that was stopped for a while admits waiting clients late, and none of them twice.
-#[test]
-fn a_server_that_sleeps_admits_no_more() {
-    let mut subject = Subject::new();
-    subject.client.call("CL.THROTTLE k 0 1 60");
-    let mut waiters: Vec<Waiter> = Vec::new();
-    for place in 1..=4 {
-        waiters.push(Waiter::ask(&subject.server, "CL.BTHROTTLE k 0 1 60 1 0"));
-        wait_for_blocked(&mut subject.client, place);
-    }
-    let mut sleep = Waiter::ask(&subject.server, "DEBUG SLEEP 0.3");
-    subject.clock.pass(600 * SECOND); // all turns have come meanwhile, but the limit is one at a time
-    assert_eq!(sleep.answer(), "OK");
-    for place in 0..4 {
-        assert!(waiters[place].answer().starts_with("0 1 0 -1 "), "number {place}");
-        subject.clock.pass(59 * SECOND);
-        subject.client.call("PING");
-        assert!(waiters[place + 1..].iter_mut().all(Waiter::is_waiting), "more than number {place}");
-        subject.clock.pass(SECOND);
-    }
 }
 
 /// Writes fail as on a full disk, because the server is not allowed to enlarge its files. It ignores SIGXFSZ,

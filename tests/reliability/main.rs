@@ -3,30 +3,22 @@
 //! in the live suite, and `REDIS_CELL_LONG=1` selects the long form of the slow tests.
 
 // A test should fail at the first unexpected value. The lints against panics are for code inside a server.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros)] // the live suite uses the rest
 mod common;
 
-mod accounts;
 mod bookings;
+#[path = "../functions/calls.rs"]
+#[allow(dead_code)] // the function library's tests use the rest
+mod calls;
 mod clock;
 mod cluster;
-mod containers;
 mod crash;
-mod exact;
 mod failover;
 mod faults;
 mod figures;
-mod flows;
 mod histories;
 mod holds;
 mod hostile;
@@ -35,5 +27,4 @@ mod limits;
 mod nested;
 mod once;
 mod promises;
-mod queues;
 mod security;

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 /// The suites that a page can name, each with the folder of its tests.
-const SUITES: [(&str, &str); 6] = [
+const SUITES: [(&str, &str); 7] = [
     ("core", "core/tests"),
     ("live", "tests/live"),
     ("reliability", "tests/reliability"),
+    ("simulator", "verify/simulator/tests"),
     ("shipping", "tests/shipping"),
     ("rust", "clients/rust/tests/client"),
     ("python", "clients/python/tests"),

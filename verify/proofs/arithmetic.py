@@ -434,98 +434,25 @@ def is_proved(given, claim):
 
 
 ERROR = [-1]
-KEPT, DELETED = -1, -2  # states
+KEPT = -1  # the state
 
 
-class Gcra:
-    """The verbs of GCRA on a TAT, -1 for none: verdict, wait, remaining, debt, units taken, and the new state."""
-
-    def __init__(self, count, period, burst, now, tat, quantity):
-        self.count, self.period, self.now, self.tat = count, period, now, tat
-        self.capacity, self.quantity = burst + 1, quantity
-        self.tolerance, self.price = cost(count, period, burst + 1), cost(count, period, quantity)
-        self.debt, self.one = less(tat, now), cost(count, period, 1)
-
-    def answer(self, verdict, wait, debt, after=None):
-        """The debt is that of the answer; a debt `after` the call is stored."""
-        state = KEPT if after is None else self.now + after
-        if max(self.tolerance, debt, state) >= END:
-            return ERROR
-        return [verdict, wait, remaining(self.count, self.period, self.tolerance, debt), debt, -1, state]
-
-    def standing(self, debt, after=None):
-        if debt <= self.tolerance:
-            return self.answer(0, -1, debt, after)
-        return self.answer(1, wait(self.tolerance, debt, self.one), debt, after)
-
-    def throttle(self, quantity=None):
-        quantity = self.quantity if quantity is None else quantity
-        price = cost(self.count, self.period, quantity)
-        if price >= END:
-            return ERROR
-        if price > self.tolerance:
-            return self.answer(2, -1, self.debt)
-        if not is_admitted(self.tolerance, self.debt, price):
-            return self.answer(1, wait(self.tolerance, self.debt, price), self.debt)
-        if not quantity:
-            return self.answer(0, -1, self.debt)
-        return self.answer(0, -1, self.debt + price, self.debt + price)
-
-    def saturate(self):
-        room = remaining(self.count, self.period, self.tolerance, self.debt)
-        result = self.throttle(lesser(self.quantity, greater(room, 1)))
-        if result == ERROR:
-            return ERROR
-        verdict, delay, left, debt, _, state = result if self.quantity else [0, -1, *result[2:]]
-        return [verdict, delay, left, debt, 0 if verdict else lesser(self.quantity, room), state]
-
-    def peek(self):
-        result = self.throttle()
-        if result == ERROR:
-            return ERROR
-        return self.answer(*result[:2], self.debt)
-
-    def refund(self):
-        return ERROR if self.price >= END else self.give_back(self.price)
-
-    def give_back(self, time):
-        after = less(self.debt, time)
-        if self.tat < 0 or not time:
-            return self.standing(after)
-        result = self.standing(after, after)
-        return result if after or result == ERROR else [*result[:5], DELETED]
-
-    def charge(self):
-        after = self.debt + self.price
-        if self.price >= END:
-            return ERROR
-        return self.standing(after, after if self.quantity else None)
-
-    def pause(self, length):
-        end = length + less(self.tolerance, self.one)
-        if end <= self.debt:
-            return self.standing(self.debt)
-        return self.standing(end, end)
-
-    def reserve(self, longest, prepay):
-        if self.price >= END:
-            return ERROR
-        if self.quantity > self.capacity and not prepay:
-            return self.answer(2, -1, self.debt)
-        awaited = cost(self.count, self.period, lesser(self.quantity, 1)) if prepay else self.price
-        delay = less(self.debt, less(self.tolerance, awaited))
-        if 0 <= longest < delay:
-            return self.answer(1, delay, self.debt)
-        need = self.debt + self.price
-        return self.answer(3, delay, need, need if self.quantity else None)
-
-    def settle(self, sign, age, reset, unit):
-        if sign > 0 or not self.quantity:
-            return self.charge()
-        owed = lesser(self.price, END - 1)
-        if age >= 0:
-            owed = lesser(owed, less(owed if reset < 0 else less(reset, unit), age))
-        return self.give_back(owed)
+def throttle(count, period, burst, now, tat, quantity):
+    """A call on a TAT, -1 for none: the verdict, its wait, what remains, the debt, and the new state."""
+    tolerance, price = cost(count, period, burst + 1), cost(count, period, quantity)
+    debt, verdict, delay, state = less(tat, now), 0, -1, KEPT
+    if price >= END:
+        return ERROR
+    if price > tolerance:
+        verdict = 2
+    elif not is_admitted(tolerance, debt, price):
+        verdict, delay = 1, wait(tolerance, debt, price)
+    elif quantity:
+        debt += price
+        state = now + debt
+    if max(tolerance, debt, state) >= END:
+        return ERROR
+    return [verdict, delay, remaining(count, period, tolerance, debt), debt, state]
 
 
 def slid(limit, period, start, current, previous, now, quantity):
@@ -591,10 +518,7 @@ ROWS = {
     "units": lambda count, period, time: [units_in(count, period, time)],
     "window": slid,
     "ceil": lambda span, unit: [ceil_to(span, unit)],
-    **{
-        verb: lambda *given, verb=verb: getattr(Gcra(*given[:6]), verb)(*given[6:])
-        for verb in ["throttle", "saturate", "peek", "refund", "charge", "pause", "reserve", "settle"]
-    },
+    "throttle": throttle,
 }
 
 

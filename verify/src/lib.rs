@@ -22,11 +22,8 @@
 )]
 #![allow(clippy::struct_excessive_bools, reason = "the state of a model is what has happened")]
 
-pub mod flows;
 pub mod histories;
-pub mod holds;
 pub mod leases;
-pub mod once;
 pub mod queue;
 pub mod table;
 
@@ -148,12 +145,6 @@ impl Meter {
     fn acts(&mut self, at: u64, units: i64) {
         self.pass(at);
         self.level += units.unsigned_abs() * UNIT;
-    }
-
-    /// Units are given back, as far as they have not leaked yet: they did not act.
-    fn gives_back(&mut self, at: u64, units: i64) {
-        self.pass(at);
-        self.level = self.level.saturating_sub(units.unsigned_abs() * UNIT);
     }
 
     fn pass(&mut self, at: u64) {

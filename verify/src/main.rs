@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use redis_cell_verify::{Report, Size, check_all, flows, holds, leases, once, queue, table};
+use redis_cell_verify::{Report, Size, check_all, leases, queue, table};
 
 fn main() -> ExitCode {
     let named: Vec<String> = std::env::args().skip(1).collect();
@@ -29,9 +29,6 @@ fn main() -> ExitCode {
         holds &= broken.is_empty() && missed.is_empty();
     };
     run("queue", &|| check_all(queue::World::new(Size::Long, queue::Defect::None)));
-    run("flows", &|| check_all(flows::World::new(Size::Long, flows::Defect::None)));
     run("leases", &|| check_all(leases::World::new(Size::Long, leases::Defect::None)));
-    run("once", &|| check_all(once::World::new(Size::Long, once::Defect::None)));
-    run("holds", &|| check_all(holds::World::new(Size::Long, holds::Defect::None)));
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -6,9 +6,9 @@
 
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed;
-use redis_cell_core::gcra::{self, Booking, Limit};
+use redis_cell_core::gcra::{self, Limit};
 use redis_cell_core::window::{self, Sliding};
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Rate, Span, Taken, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Instant, Rate, Span, Unit, Verdict};
 
 use crate::{after, span};
 
@@ -65,7 +65,7 @@ pub fn rows() -> Vec<String> {
             rows.push(format!("ceil {time} {} -> {ceil}", unit.nanos()));
         }
         if i % 2 == 0 {
-            verbs(&mut numbers, rate, (count, micros), &mut rows);
+            throttled(&mut numbers, rate, (count, micros), &mut rows);
         }
     }
     windows(&mut numbers, &mut rows);
@@ -73,9 +73,9 @@ pub fn rows() -> Vec<String> {
     rows
 }
 
-/// The rows of the verbs of GCRA: a verdict, its wait, what remains, the debt, what was taken, and the state:
-/// -1 if it is kept, -2 if it is deleted. No state is a TAT of -1.
-fn verbs(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
+/// The rows of GCRA: a verdict, its wait, what remains, the debt, and the state, -1 if it is kept. No
+/// state is a TAT of -1.
+fn throttled(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
     // At any instant of all time, or of about our time.
     let now = if numbers.within(0, 1) == 0 { numbers.next() } else { numbers.within(1 << 60, 7 << 60) };
     let burst = if numbers.within(0, 3) == 0 { numbers.next() } else { numbers.within(0, 1_000) };
@@ -103,63 +103,18 @@ fn verbs(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &
     ] {
         let tat = if numbers.within(0, 15) == 0 { -1 } else { now.saturating_add(debt).max(0) };
         let state = u64::try_from(tat).ok().and_then(Instant::from_nanos);
-        let mut row = |verb: &str, more: &str, decide: &dyn Fn(&Limit, Instant) -> Decided| {
-            let now_at = Instant::from_nanos(now.unsigned_abs()).unwrap();
-            let result = limit.and_then(|limit| decide(&limit, now_at)).map_or("-1".to_owned(), |decision| {
-                let (verdict, wait) = match decision.answer.verdict {
-                    Verdict::Booked(wait) => (3, nanos(wait)),
-                    other => verdict(other),
-                };
-                let change = match decision.change {
-                    Change::Keep => -1,
-                    Change::Delete => -2,
-                    Change::Store(tat) => tat.as_nanos().cast_signed(),
-                };
-                let Answer { remaining, reset_after, taken, .. } = decision.answer;
-                format!(
-                    "{verdict} {wait} {remaining} {} {} {change}",
-                    nanos(reset_after),
-                    taken.unwrap_or(-1)
-                )
-            });
-            let period = micros * 1_000;
-            rows.push(format!("{verb} {count} {period} {burst} {now} {tat} {quantity}{more} -> {result}"));
-        };
-        row("throttle", "", &|limit, now| gcra::throttle(state, limit, now, quantity));
-        row("saturate", "", &|limit, now| gcra::saturate(state, limit, now, quantity));
-        row("peek", "", &|limit, now| gcra::peek(state, limit, now, quantity).map(Decision::keep));
-        row("refund", "", &|limit, now| gcra::refund(state, limit, now, quantity));
-        row("charge", "", &|limit, now| gcra::charge(state, limit, now, quantity));
-        // Of about the debt.
-        let about = debt.saturating_abs().min(i64::MAX / 2) + 2;
-        let wait = numbers.within(0, about);
-        row("pause", &format!(" {wait}"), &|limit, now| {
-            gcra::pause(state, limit, now, span(wait.unsigned_abs()))
+        let at = Instant::from_nanos(now.unsigned_abs()).unwrap();
+        let decision = limit.and_then(|limit| gcra::throttle(state, &limit, at, quantity));
+        let result = decision.map_or("-1".to_owned(), |decision| {
+            let (verdict, wait) = verdict(decision.answer.verdict);
+            let stored = after(&decision, None).map_or(-1, |tat| tat.as_nanos().cast_signed());
+            let Answer { remaining, reset_after, .. } = decision.answer;
+            format!("{verdict} {wait} {remaining} {} {stored}", nanos(reset_after))
         });
-        let max_wait = numbers.within(-1, about);
-        let prepay = numbers.within(0, 1) == 1;
-        row("reserve", &format!(" {max_wait} {}", i64::from(prepay)), &|limit, now| {
-            let max_wait = u64::try_from(max_wait).ok().map(span);
-            gcra::reserve(state, limit, now, quantity, Booking { max_wait, prepay })
-        });
-        let sign = if numbers.within(0, 3) == 0 { 1 } else { -1 };
-        let unit = match numbers.within(0, 2) {
-            0 => Unit::Seconds,
-            1 => Unit::Milliseconds,
-            _ => Unit::Microseconds,
-        };
-        let age = numbers.within(-1, about);
-        let reset_after = if age < 0 { -1 } else { numbers.within(-1, about) };
-        row("settle", &format!(" {sign} {age} {reset_after} {}", unit.nanos()), &|limit, now| {
-            let reset_after = u64::try_from(reset_after).ok().map(span);
-            let taken = u64::try_from(age).ok().map(|age| Taken { age: span(age), reset_after, unit });
-            gcra::settle(state, limit, now, sign * quantity, taken.as_ref())
-        });
+        let period = micros * 1_000;
+        rows.push(format!("throttle {count} {period} {burst} {now} {tat} {quantity} -> {result}"));
     }
 }
-
-/// What a verb decides.
-type Decided = Result<Decision<Instant>, Error>;
 
 fn nanos(span: Span) -> i64 {
     span.as_nanos().cast_signed()

@@ -1,6 +1,6 @@
 //! The checker of histories, compared with one that tries every order.
 
-#![allow(clippy::panic, clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics fails")]
+#![allow(clippy::restriction, reason = "a test that panics fails")]
 #![allow(clippy::arithmetic_side_effects, reason = "small numbers")]
 
 use redis_cell_verify::histories::{Call, Fault, History, Reply, Tampering, Units};

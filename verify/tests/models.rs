@@ -39,4 +39,4 @@ macro_rules! models {
     };
 }
 
-models! { queue flows leases once holds }
+models! { queue leases }

@@ -49,8 +49,11 @@ fn fixed_seeds() {
 fn seeded_faults_are_found() {
     let faults = [
         ("charge-refused", "purity"),
+        ("forget-holds", "contract"),
         ("forget-replies", "contract"),
         ("ignore-age", "contract"),
+        ("ignore-flows", "contract"),
+        ("keep-holds", "contract"),
         ("leak", "memory"),
         ("lose", "contract"),
         ("lose-effects", "replication"),
@@ -63,11 +66,12 @@ fn seeded_faults_are_found() {
         ("settle-takes", "contract"),
         ("shadow-refuses", "contract"),
         ("verbatim", "replication"),
+        ("whole-parts", "contract"),
         ("write-at-once", "handles"),
         ("write-on-refusal", "purity"),
     ];
     for (fault, oracle) in faults {
-        let output = simulate(fault, &["--seeds", "1", "100", "--first", "--no-shrink"]);
+        let output = simulate(fault, &["--seeds", "1", "150", "--first", "--no-shrink"]);
         let printed = printed(&output);
         assert!(printed.contains(&format!(": {oracle}, after")), "{fault}: {printed}");
     }
