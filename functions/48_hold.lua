@@ -14,10 +14,11 @@ local MOST_PARTS, MOST_ENDED, IN_RECORD = 100000, 1000, 16
 local HASHES = 2 ^ 50
 local OWNERS, FURTHER, ENDS = HASHES, 2 * HASHES, 3 * HASHES
 
--- Returns a hash of two names, in words of 32 bits.
+-- Returns a hash of two names, in words of 32 bits. Names can be long, so a call hashes each first one once.
 function Book.hash(one, other)
     local bxor, rol, tobit, byte = bit.bxor, bit.rol, bit.tobit, string.byte
-    local a, b, c, d = 0, 0, 0x6c796765, 0x74656462
+    local known = Book.hashed[one]
+    local a, b, c, d = unpack(known or { 0, 0, 0x6c796765, 0x74656462 })
     local function mix()
         a = tobit(a + b)
         b = bxor(rol(b, 5), a)
@@ -45,7 +46,10 @@ function Book.hash(one, other)
         local first, second, third = byte(name, length - rest + 1, length)
         absorb((first or 0) + (second or 0) * 2 ^ 8 + (third or 0) * 2 ^ 16 + length % 256 * 2 ^ 24)
     end
-    add(one)
+    if not known then
+        add(one)
+        Book.hashed[one] = { a, b, c, d }
+    end
     if other ~= '' then
         add(other)
     end
@@ -297,6 +301,7 @@ end
 
 -- Reads the key of HOLD for a call: what its owner holds, and what has run out of its limiters.
 function Hold.look(hold, rows, keys, count)
+    Book.hashed = {}
     local key = hold.key
     local parts = call('ZSCORE', key, 'parts')
     hold.is_new, hold.parts = not parts, (parts or 0) + 0

@@ -256,6 +256,10 @@ fn the_key_lives_as_long_as_anything_can_come_back() {
     near(client.int("PTTL i"), 900_000);
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 0 HOLD h 1200 x");
     near(client.int("PTTL i"), 1_200_000);
+    // In shadow, nothing is taken of it, and the hold is renewed.
+    let shadow = rows(&mut client, "CL.MTAKE i SHADOW FIXED 10 TOTAL IDLE 600 20 HOLD h 1300 x");
+    assert_eq!(shadow[1][0], 1);
+    near(client.int("PTTL i"), 1_300_000);
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 1500 1 HOLD h");
     near(ttl(&mut client), 1_500_000);
     rows(&mut client, "CL.MTAKE t FIXED 10 TOTAL 1 HOLD h 30 x");
@@ -549,6 +553,19 @@ fn an_owner_holds_of_many_limiters() {
     let windows = (0..40).filter(|n| n % 3 < 2);
     let counted = windows.filter_map(|n| client.get::<Option<i64>, _>(&format!("GET k{n}")));
     assert_eq!(counted.sum::<i64>(), 7);
+    // Also more parts than a call brings back.
+    client.call("FLUSHALL");
+    let many = |quantity| {
+        let one = |n| format!("k{n} FIXED 10 3600000 {quantity}");
+        (0..1_500).map(one).collect::<Vec<_>>().join(" ")
+    };
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h 3600000 me", many(1)));
+    rows(&mut client, "CL.MSETTLE k0 FIXED 10 3600000 1 MS HOLD h me");
+    for left in [Some(499), None] {
+        rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", many(0)));
+        assert_eq!(client.get::<Option<i64>, _>("ZSCORE h parts"), left);
+    }
+    assert_eq!(client.int("DBSIZE"), 1, "only what was settled");
 }
 
 #[test]
