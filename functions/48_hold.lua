@@ -10,14 +10,15 @@ do
 local Book = {}
 local HOLDS = 'the parts of holds, stored by HOLD'
 local MOST_PARTS, MOST_ENDED, IN_RECORD = 100000, 1000, 16
--- The scores of records, of further parts, of ends, and of ends of permanent totals, each with a hash.
+-- The scores of records, of further parts, and of ends, each with a hash.
 local HASHES = 2 ^ 50
-local OWNERS, FURTHER, ENDS, TOTALS = HASHES, 2 * HASHES, 3 * HASHES, 4 * HASHES
+local OWNERS, FURTHER, ENDS = HASHES, 2 * HASHES, 3 * HASHES
 
--- Returns a hash of two names, in words of 32 bits.
+-- Returns a hash of two names, in words of 32 bits. Names can be long, so a call hashes each first one once.
 function Book.hash(one, other)
     local bxor, rol, tobit, byte = bit.bxor, bit.rol, bit.tobit, string.byte
-    local a, b, c, d = 0, 0, 0x6c796765, 0x74656462
+    local known = Book.hashed[one]
+    local a, b, c, d = unpack(known or { 0, 0, 0x6c796765, 0x74656462 })
     local function mix()
         a = tobit(a + b)
         b = bxor(rol(b, 5), a)
@@ -45,7 +46,10 @@ function Book.hash(one, other)
         local first, second, third = byte(name, length - rest + 1, length)
         absorb((first or 0) + (second or 0) * 2 ^ 8 + (third or 0) * 2 ^ 16 + length % 256 * 2 ^ 24)
     end
-    add(one)
+    if not known then
+        add(one)
+        Book.hashed[one] = { a, b, c, d }
+    end
     if other ~= '' then
         add(other)
     end
@@ -95,10 +99,6 @@ end
 function Book.sortable(moment)
     local text = nanos_of(moment)
     return string.rep('0', 19 - #text) .. text
-end
-
-function Book.is_permanent(row)
-    return row.kind == Fixed and row.limit.is_total and not row.limit.idle
 end
 
 function Book.number_of(text)
@@ -170,23 +170,16 @@ local function is_of_window(part)
     return part and not part.at
 end
 
-function Book.slot_of(owner, name)
-    for i = 1, #owner.slots do
-        if owner.slots[i].name == name then
-            return owner.slots[i]
-        end
-    end
-end
-
 function Book.add_slot(owner, part, is_further)
     local slot = { name = part.name, before = part, after = part, is_further = is_further }
-    owner.slots[#owner.slots + 1] = slot
+    owner.slots[#owner.slots + 1], owner.by_name[part.name] = slot, owner.by_name[part.name] or slot
+    owner.in_record = owner.in_record + (is_further and 0 or 1)
     return slot
 end
 
 -- Returns the slot of a part of an owner, which is looked for outside of the record if it is not known.
 function Book.find_slot(key, owner, name)
-    local slot = Book.slot_of(owner, name)
+    local slot = owner.by_name[name]
     if slot or not owner.has_further then
         return slot
     end
@@ -204,9 +197,9 @@ function Book.find_slot(key, owner, name)
     return slot
 end
 
--- Returns what an owner holds, with at most `most` parts that are not in its record.
-function Book.load_owner(key, id, most)
-    local owner = { id = id, slots = {} }
+-- Returns what an owner holds in its record, or all that it holds.
+function Book.load_owner(key, id, is_all)
+    local owner = { id = id, slots = {}, by_name = {}, in_record = 0 }
     local record, more, further = 'id ' .. named(id) .. ' ', 'more ' .. named(id) .. ' ', {}
     Book.each(key, 'ZRANGEBYSCORE', score_of(OWNERS, id), function(member)
         if string.sub(member, 1, #record) == record then
@@ -218,11 +211,11 @@ function Book.load_owner(key, id, most)
         elseif string.sub(member, 1, #more) == more then
             owner.has_further = true
             further[#further + 1] = Book.read_name(member, #more + 1)
-            return #further < most
+            return is_all
         end
         return true
     end)
-    for i = 1, most > 0 and #further or 0 do
+    for i = 1, is_all and #further or 0 do
         if not Book.find_slot(key, owner, further[i]) then
             foreign(HOLDS)
         end
@@ -232,19 +225,18 @@ end
 
 -- Removes a part that has run out, and with it those of rates in the record that have ended.
 function Book.remove_ended(owner, name)
-    for i = 1, #owner.slots do
+    for i = 1, owner.in_record do
         local slot = owner.slots[i]
-        local part, is_own = slot.after, slot.name == name
-        if part and (is_own or not slot.is_further and part.at and has_ended(part)) then
-            owner.has_run_out = owner.has_run_out or is_of_window(part)
+        if slot.after and slot.after.at and has_ended(slot.after) then
             slot.after = nil
         end
     end
+    owner.by_name[name].after = nil
 end
 
 function Book.read_end(member)
-    local word, till, period, at = match(member, '^(%l+) (%d+) (%d+) ()')
-    if not till or #till ~= 19 or not (word == 'end' or word == 'total') then
+    local till, period, at = match(member, '^end (%d+) (%d+) ()')
+    if not till or #till ~= 19 then
         foreign(HOLDS)
     end
     local ending = { till = Book.moment_of(till), period = Book.number_of(period) }
@@ -258,9 +250,9 @@ function Book.read_end(member)
 end
 
 -- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, and
--- whether anybody holds something; of the parts in one region.
-function Book.ends_in(key, region, name, most)
-    local score, latest, till, ended = score_of(region, name), nil, nil, {}
+-- whether anybody holds something.
+function Book.ends_of(key, name, most)
+    local score, latest, till, ended = score_of(ENDS, name), nil, nil, {}
     Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
         local ending = Book.read_end(member)
         latest = ending.name == name and ending or nil
@@ -299,21 +291,6 @@ function Book.ends_in(key, region, name, most)
     return ended, till, true
 end
 
--- The same of all parts. A total is one state, whether the calls name IDLE or not.
-function Book.ends_of(key, row, name, most)
-    local ended, till, is_held = Book.ends_in(key, Book.is_permanent(row) and TOTALS or ENDS, name, most)
-    if row.kind == Fixed and row.limit.is_total then
-        local region = Book.is_permanent(row) and ENDS or TOTALS
-        local others, next_till, are_held = Book.ends_in(key, region, name, most - #ended)
-        for i = 1, #others do
-            ended[#ended + 1] = others[i]
-        end
-        till = till and next_till and smaller(till, next_till) or till or next_till
-        is_held = is_held or are_held
-    end
-    return ended, till, is_held
-end
-
 -- Returns the units that come back to a window.
 local function comes_back(part, window)
     if part.at or part.window and not (window.ends and part.window == nanos_of(window.ends)) then
@@ -324,6 +301,7 @@ end
 
 -- Reads the key of HOLD for a call: what its owner holds, and what has run out of its limiters.
 function Hold.look(hold, rows, keys, count)
+    Book.hashed = {}
     local key = hold.key
     local parts = call('ZSCORE', key, 'parts')
     hold.is_new, hold.parts = not parts, (parts or 0) + 0
@@ -340,7 +318,7 @@ function Hold.look(hold, rows, keys, count)
     hold.ended, hold.own, hold.is_held, hold.others, hold.next = {}, {}, {}, {}, nil
     local has_windows, has_ended_any = false, false
     local by_id = {}
-    local owner = hold.id and Book.load_owner(key, hold.id, hold.period and 0 or MOST_ENDED)
+    local owner = hold.id and Book.load_owner(key, hold.id, not hold.period)
     hold.owner = owner or nil
     for k = 1, count do
         local slot = owner and Book.find_slot(key, owner, keys[k])
@@ -358,7 +336,7 @@ function Hold.look(hold, rows, keys, count)
         for k = 1, count do
             local row, name = rows[k], keys[k]
             if hold.parts > 0 and row.kind ~= Lease and (row.kind == Fixed) == are_windows then
-                local ended, till, is_held = Book.ends_of(key, row, name, left)
+                local ended, till, is_held = Book.ends_of(key, name, left)
                 left, hold.is_held[k] = left - #ended, is_held
                 hold.next = till and (hold.next and smaller(hold.next, till) or till) or hold.next
                 for i = 1, #ended do
@@ -366,7 +344,7 @@ function Hold.look(hold, rows, keys, count)
                     if id ~= hold.id then
                         local other = by_id[id]
                         if not other then
-                            other = Book.load_owner(key, id, 0)
+                            other = Book.load_owner(key, id)
                             by_id[id], hold.others[#hold.others + 1] = other, other
                         end
                         local slot = Book.find_slot(key, other, name)
@@ -435,12 +413,12 @@ function Hold.complete(row)
 end
 
 -- Lets a total that is forgotten when it is idle live as long as what is held of it.
-function Hold.prolong(hold, k, row, quantity)
+function Hold.prolong(hold, k, row)
     local limit, store = row.limit, row.store
     if row.kind ~= Fixed or not limit.idle or not hold.period or store == DELETED then
         return
     end
-    local total = store or hold.own[k] and not (zero < quantity) and row.state
+    local total = store or hold.own[k] and row.state
     local till = total and instant_of_millis(millis_of(hold.till))
     if total and (not total.ends or total.ends < till) then
         row.store = { count = total.count, ends = till }
@@ -623,23 +601,27 @@ function Book.part_after(hold, own, row, name, quantity)
     return part
 end
 
+-- Returns the millisecond until which the parts are kept of a total that is forgotten at an instant: 100 times as long
+-- as it has left, because calls without HOLD let it live on.
+function Book.kept_until(ends)
+    local millis = millis_of(ends)
+    return min(millis + 99 * (millis - millis_of(now)), 9223372036854)
+end
+
 -- Returns the millisecond until which a part can come back, or nil forever. `ends` is when a total is forgotten.
 function Book.lasts_until(part, ends)
     if part.word == 'total' then
         return nil
     end
-    local till = part.window and Book.moment_of(part.window) or part.word == 'idle' and ends or part.till
-    return max(millis_of(part.till), millis_of(till))
+    local till = part.window and Book.moment_of(part.window) or part.till
+    return max(millis_of(part.till), part.word == 'idle' and ends and Book.kept_until(ends) or millis_of(till))
 end
 
 -- Replaces what the owner of the call holds.
 function Book.set_part(owner, part)
-    local slot, in_record = Book.slot_of(owner, part.name), 0
-    for i = 1, #owner.slots do
-        in_record = in_record + (owner.slots[i].is_further and 0 or 1)
-    end
+    local slot = owner.by_name[part.name]
     if not slot then
-        slot = Book.add_slot(owner, part, in_record >= IN_RECORD)
+        slot = Book.add_slot(owner, part, owner.in_record >= IN_RECORD)
         slot.before = nil
     end
     slot.after = part
@@ -654,7 +636,7 @@ function Hold.plan(hold, rows, keys, count, verb, taken)
         local row = rows[k]
         local ends = row.kind == Fixed and row.store and row.store ~= DELETED and row.store.ends
         if hold.is_held[k] and row.limit.idle and ends then
-            hold.latest = max(hold.latest, millis_of(ends)) -- what others hold comes back as long as the total lives
+            hold.latest = max(hold.latest, Book.kept_until(ends)) -- what others hold comes back as long as the total lives
         end
         if verb ~= 'settle' and hold.period and row.kind ~= Lease then
             local part = Book.part_after(hold, hold.own[k], row, keys[k], taken(k))
@@ -683,10 +665,8 @@ end
 
 -- Adds an end of a part to a list of scores and members.
 function Book.add_end(list, id, part)
-    local is_total = part.word == 'total'
-    local word = is_total and 'total' or 'end'
-    local ending = concat({ word, Book.sortable(part.till), digits(part.period), named(id), named(part.name) }, ' ')
-    list[#list + 1] = { score_of(is_total and TOTALS or ENDS, part.name), ending }
+    local ending = concat({ 'end', Book.sortable(part.till), digits(part.period), named(id), named(part.name) }, ' ')
+    list[#list + 1] = { score_of(ENDS, part.name), ending }
 end
 
 -- Returns the members of what an owner holds in its record, before or after the call.
@@ -742,11 +722,17 @@ function Book.exchange(hold, before, after)
     end
 end
 
+-- Returns 1 for a part of a permanent total, else 0.
+function Book.total_of(part)
+    return part and part.word == 'total' and 1 or 0
+end
+
 function Book.collect(hold, owner)
     local changes_record = false
     for i = 1, #owner.slots do
         local slot = owner.slots[i]
         hold.count = hold.count + (slot.after and 1 or 0) - (slot.before and 1 or 0)
+        hold.totals = hold.totals + Book.total_of(slot.after) - Book.total_of(slot.before)
         if slot.is_further and slot.before ~= slot.after then
             Book.exchange(hold, Book.further_of(owner, slot.before), Book.further_of(owner, slot.after))
         end
@@ -757,34 +743,10 @@ function Book.collect(hold, owner)
     end
 end
 
--- Returns whether a permanent total is held after the changes.
-function Book.keeps_a_total(hold)
-    local removed = 0
-    for i = 1, #hold.removed do
-        removed = removed + (hold.removed[i][1] + 0 >= TOTALS and 1 or 0)
-    end
-    for i = 1, #hold.added do
-        if hold.added[i][1] + 0 >= TOTALS then
-            return true
-        end
-    end
-    return #call('ZRANGEBYSCORE', hold.key, format(WHOLE, TOTALS), '+inf', 'LIMIT', 0, removed + 1) > removed
-end
-
--- Returns whether a permanent total is among the members that are removed.
-function Book.frees_a_total(hold)
-    for i = 1, #hold.removed do
-        if hold.removed[i][1] + 0 >= TOTALS then
-            return true
-        end
-    end
-    return false
-end
-
 -- Decides the members that change and the expiry of the key.
 function Hold.plan_expiry(hold)
     local key = hold.key
-    hold.added, hold.removed, hold.count = {}, {}, hold.parts
+    hold.added, hold.removed, hold.count, hold.totals = {}, {}, hold.parts, 0
     for i = 1, #hold.others do
         Book.collect(hold, hold.others[i])
     end
@@ -795,8 +757,10 @@ function Hold.plan_expiry(hold)
     local is_endless = millis == -1
     local stored = is_endless and call('ZSCORE', key, 'until') or nil
     local latest = max(hold.latest, is_endless and (stored or 0) + 0 or millis or 0)
+    local held = not hold.is_new and (is_endless or hold.totals ~= 0) and call('ZSCORE', key, 'totals') or nil
+    local totals = (held or 0) + hold.totals
     hold.lives, hold.persists = nil, false
-    if hold.adds_total or is_endless and Book.keeps_a_total(hold) then
+    if hold.adds_total or is_endless and totals > 0 then
         if latest > (stored or 0) + 0 then
             hold.added[#hold.added + 1] = { format(WHOLE, latest), 'until' }
         end
@@ -805,9 +769,14 @@ function Hold.plan_expiry(hold)
         if stored then
             hold.removed[#hold.removed + 1] = { stored, 'until' }
         end
-        if latest > 0 and latest ~= millis and (not is_endless or stored or Book.frees_a_total(hold)) then
+        if latest > 0 and latest ~= millis and (not is_endless or stored or held) then
             hold.lives = latest
         end
+    end
+    if hold.totals ~= 0 and totals > 0 then
+        hold.added[#hold.added + 1] = { format(WHOLE, totals), 'totals' }
+    elseif hold.totals ~= 0 and held then
+        hold.removed[#hold.removed + 1] = { held, 'totals' }
     end
     if hold.count == 0 then
         hold.added = {}

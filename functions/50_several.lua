@@ -491,7 +491,7 @@ local function complete_holds(hold, keys, count, verb, is_refused, taken)
     end
     for k = 1, count do
         if not is_refused and verb ~= SETTLE then
-            Hold.prolong(hold, k, rows[k], taken(k))
+            Hold.prolong(hold, k, rows[k])
         end
     end
     Hold.plan(hold, rows, keys, count, not is_refused and verb, not is_refused and taken)

@@ -39,8 +39,8 @@
 //! OWNERS + hash    more <length> <id> <length> <key>             of a further part
 //! FURTHER + hash   part <length> <id> <part>                     the further part, at the hash of both names
 //! ENDS + hash      end <end> <period> <length> <id> <length> <key>
-//! TOTALS + hash    total <end> <period> <length> <id> <length> <key>   of a total that is permanent
 //! the number       parts                                         how many there are
+//! the number       totals                                        how many are of permanent totals
 //! a millisecond    until                                         the expiry that the other parts need, while
 //!                                                                the key has none because of a total
 //! ```
@@ -67,6 +67,7 @@
 //! their first bytes, cost 2.5 times as much: comparing names takes longer than comparing scores.
 
 use crate::fixed::Counter;
+use crate::window::LAST_MILLISECOND;
 use crate::{Error, Instant, Range, Span, Taken, Unit};
 
 /// The most parts under one key. An owner that is there may add to its own.
@@ -183,6 +184,11 @@ impl Part {
         Self { end: now, ..self }
     }
 
+    /// Whether its units can come back at any time.
+    pub fn is_permanent(&self) -> bool {
+        self.origin == Origin::Total { idles: false }
+    }
+
     /// Whether its units come back by themselves.
     pub const fn is_of_rate(&self) -> bool {
         matches!(self.origin, Origin::Rate { .. })
@@ -204,6 +210,15 @@ impl Part {
 /// [`Error::OutOfRange`] past the year 2262.
 pub fn end_of(now: Instant, period: Span) -> Result<Instant, Error> {
     now.checked_add(period).ok_or_else(|| HOLD.error())
+}
+
+/// The millisecond until which the parts of a total are kept that is forgotten at the millisecond `end`.
+///
+/// Calls without `HOLD` let the total live on, and do not see the parts. So these are kept 100 times as long
+/// as the total has left.
+pub fn kept_until(end: i64, now: Instant) -> i64 {
+    let left = end.saturating_sub(now.as_millis_ceil().cast_signed());
+    end.saturating_add(left.saturating_mul(99)).min(LAST_MILLISECOND.as_millis_ceil().cast_signed())
 }
 
 /// The difference by which a settlement of `used` units changes the fixed window `counter`, of which `part`
@@ -289,6 +304,9 @@ pub mod member {
     /// The member whose score is the number of parts.
     pub const PARTS: &[u8] = b"parts";
 
+    /// The member whose score is the number of parts of permanent totals; without it there are none.
+    pub const TOTALS: &[u8] = b"totals";
+
     /// The member whose score is an expiry in milliseconds.
     pub const UNTIL: &[u8] = b"until";
 
@@ -297,9 +315,6 @@ pub mod member {
     const OWNERS: u64 = HASHES;
     const FURTHER: u64 = 2 * HASHES;
     const ENDS: u64 = 3 * HASHES;
-
-    /// The lowest score of the ends of permanent totals, which are above all other members.
-    pub const TOTALS: u64 = 4 * HASHES;
 
     /// The score of what `id` holds.
     pub fn of_owner(id: &[u8]) -> u64 {
@@ -311,9 +326,9 @@ pub mod member {
         FURTHER.saturating_add(hash(id, key))
     }
 
-    /// The score of the ends of the limiter `key`, a permanent total or not.
-    pub fn of_key(key: &[u8], is_permanent: bool) -> u64 {
-        if is_permanent { TOTALS } else { ENDS }.saturating_add(hash(key, &[]))
+    /// The score of the ends of the limiter `key`.
+    pub fn of_key(key: &[u8]) -> u64 {
+        ENDS.saturating_add(hash(key, &[]))
     }
 
     /// The record of an owner.
@@ -374,8 +389,7 @@ pub mod member {
     /// The end of a part.
     pub fn end(id: &[u8], key: &[u8], part: &Part) -> Member {
         let mut text = Vec::with_capacity(id.len().saturating_add(key.len()).saturating_add(60));
-        let is_permanent = part.origin == Origin::Total { idles: false };
-        text.extend_from_slice(if is_permanent { b"total " } else { b"end " });
+        text.extend_from_slice(b"end ");
         let [_, digits @ ..] = digits(part.end.as_nanos());
         text.extend_from_slice(&digits);
         text.push(b' ');
@@ -384,7 +398,7 @@ pub mod member {
         put_name(&mut text, id);
         text.push(b' ');
         put_name(&mut text, key);
-        (of_key(key, is_permanent), text)
+        (of_key(key), text)
     }
 
     /// The end of a part, as its member says it.
@@ -410,8 +424,7 @@ pub mod member {
 
     /// Reads the end of a part.
     pub fn read_end(member: &[u8]) -> Option<End<'_>> {
-        let (digits, rest) =
-            member.strip_prefix(b"end ").or_else(|| member.strip_prefix(b"total "))?.split_at_checked(19)?;
+        let (digits, rest) = member.strip_prefix(b"end ")?.split_at_checked(19)?;
         let mut end = 0_u64;
         for digit in digits {
             let value = digit.wrapping_sub(b'0');
@@ -582,9 +595,10 @@ pub mod member {
         digits
     }
 
-    /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3 without a key, in words of 32
-    /// bits, which Lua has too. That names have the same hash costs time, and nothing else; to find hundreds
-    /// of such names takes longer than to send them.
+    /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3, in words of 32 bits, which Lua
+    /// has too. It has no secret, so a client that chooses names can search for some with the same hash. No
+    /// decision changes by them, because members have the whole names; but a call for one of these names
+    /// reads the members of the others too.
     fn hash(one: &[u8], other: &[u8]) -> u64 {
         let mut state: [u32; 4] = [0, 0, 0x6c79_6765, 0x7465_6462];
         for name in [one, other] {

@@ -218,8 +218,7 @@ proptest! {
         prop_assert_eq!(member::read_further(&further, &id, &[key.as_slice(), b"x"].concat()), None);
         prop_assert_eq!((owner, member::read_more(&more, &id)), (score, Some(key.as_slice())));
         prop_assert_eq!(member::read_more(&more, &[id.as_slice(), b"x"].concat()), None);
-        let is_permanent = part.origin == TOTAL;
-        prop_assert_eq!((place, place >= member::TOTALS), (member::of_key(key, is_permanent), is_permanent));
+        prop_assert_eq!(place, member::of_key(key));
         let read = End { end: part.end, period: part.period, id: &id, key };
         prop_assert_eq!(member::read_end(&end), Some(read));
         // The ends of a key are in the order of time.
@@ -290,11 +289,10 @@ fn scores_are_always_the_same() {
     let region = 1 << 50;
     assert_eq!(member::of_owner(b"") / region, 1);
     assert_eq!(member::of_further(b"req-1", b"{a}:run") / region, 2);
-    assert_eq!(member::of_key(b"{a}:run", false) / region, 3);
-    assert_eq!(member::of_key(b"{a}:run", true) / region, 4);
+    assert_eq!(member::of_key(b"{a}:run") / region, 3);
     assert_eq!(member::of_owner(b"req-1"), 1_685_913_334_159_505);
     assert_eq!(member::of_further(b"req-1", b"{a}:run"), 3_011_994_342_073_767);
-    assert_eq!(member::of_key(b"{a}:run", false), 3_420_076_770_738_384);
+    assert_eq!(member::of_key(b"{a}:run"), 3_420_076_770_738_384);
     // Names that differ little are spread.
     let scores: std::collections::BTreeSet<_> = (0..20_000)
         .map(|n| member::of_owner(format!("req-{n}").as_bytes()) % region / (region / 20_000))

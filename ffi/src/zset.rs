@@ -150,27 +150,6 @@ impl<'c> Key<'_, 'c> {
         unsafe { (api.zset_stop)(ptr) };
     }
 
-    /// Whether more than `count` members have at least this score.
-    ///
-    /// Cost: O(log n + `count`).
-    pub fn has_more_above(&self, score: u64, count: usize) -> bool {
-        const INCLUDED: c_int = 0;
-        if self.ptr.get().is_null() {
-            return false;
-        }
-        let (api, ptr) = (self.api, self.ptr.get());
-        // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
-        // returns no member. The member is ours to free.
-        unsafe {
-            (api.zset_first)(ptr, double(score), f64::INFINITY, INCLUDED, INCLUDED);
-            let first = NonNull::new((api.zset_current)(ptr, core::ptr::null_mut()));
-            let has_more = first.is_some() && (0..count).all(|_| (api.zset_next)(ptr) != 0);
-            first.inspect(|first| string::free(api, first.as_ptr()));
-            (api.zset_stop)(ptr);
-            has_more
-        }
-    }
-
     /// Sets the scores of members with known names, adds members, removes others, and sets the expiry.
     ///
     /// Replicas and the AOF get the same changes. A set without members is no key.

@@ -116,10 +116,9 @@ impl<'c> Hold<'c> {
         let mut left = MOST_ENDED;
         if let Some(id) = self.option.id {
             let names = limiters.clone().map(|held| held.name);
-            let mut owner =
-                seen.book.owner(Cow::Borrowed(id), names, self.settles().then_some(MOST_ENDED))?;
+            let mut owner = seen.book.owner(Cow::Borrowed(id), names, self.settles())?;
             for (of, Held { name, limiter }) in seen.of.iter_mut().zip(limiters.clone()) {
-                match owner.part(name).filter(|_| !limiter.releases()) {
+                match owner.named(name).filter(|_| !limiter.releases()) {
                     Some(part) if part.has_ended(now) => {
                         of.ended.push(part);
                         left = left.saturating_sub(1);
@@ -156,18 +155,8 @@ impl<'c> Seen<'_, '_, 'c> {
         'c: 'a,
     {
         let Self { book, of, owner, others, now, .. } = self;
-        for (Held { name, limiter }, of) in
-            limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of)))
-        {
-            let mut ends = book.ends(name, is_permanent(limiter), *now, *left)?;
-            // A total is one state, whether the calls name IDLE or not.
-            if matches!(limiter, Limiter::Fixed(window) if window.limit.is_total()) {
-                let left = left.saturating_sub(ends.ended.len());
-                let others = book.ends(name, !is_permanent(limiter), *now, left)?;
-                ends.ended.extend(others.ended);
-                ends.next = [ends.next, others.next].into_iter().flatten().min();
-                ends.are_some |= others.are_some;
-            }
+        for (Held { name, .. }, of) in limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of))) {
+            let ends = book.ends(name, *now, *left)?;
             (of.next, of.is_held) = (ends.next, ends.are_some);
             *left = left.saturating_sub(ends.ended.len());
             for id in ends.ended {
@@ -177,12 +166,12 @@ impl<'c> Seen<'_, '_, 'c> {
                 let other = match others.entry(id) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(free) => {
-                        let owner =
-                            book.owner(Cow::Owned(free.key().clone()), core::iter::once(name), None)?;
-                        free.insert(owner)
+                        let id = Cow::Owned(free.key().clone());
+                        free.insert(book.owner(id, core::iter::empty(), false)?)
                     }
                 };
-                let part = book.part(other, name).filter(|part| part.has_ended(*now));
+                book.find(other, name);
+                let part = other.named(name).filter(|part| part.has_ended(*now));
                 of.ended.push(part.ok_or(hold::FOREIGN)?);
                 other.remove_ended(name, *now);
             }
@@ -269,7 +258,8 @@ impl<'c> Seen<'_, '_, 'c> {
     ) {
         let holds = match decision.change {
             Change::Store(counter) => Some(counter),
-            _ => state.filter(|_| self.own(index).is_some() && window.units == 0),
+            // Nothing is taken, also in shadow, and what is held is renewed.
+            _ => state.filter(|_| self.own(index).is_some()),
         };
         let end = self.hold.option.period.and_then(|period| self.now.checked_add(period));
         if let Some(counter) = holds
@@ -365,11 +355,10 @@ impl<'c> Seen<'_, '_, 'c> {
         self.owner.iter().chain(self.others.values())
     }
 
-    /// The time until the next part of the limiter runs out; `None` when none will, or what is held does not
-    /// come back.
-    pub fn runs_out_in(&self, held: Held<'_, 'c>) -> Option<Span> {
-        let of = self.of.iter().find(|of| of.name == held.name)?;
-        let next = of.next.filter(|_| matches!(held.limiter, Limiter::Fixed(_)))?;
+    /// The time until the next part of the limiter with this index runs out; `None` when none will, or what
+    /// is held does not come back.
+    pub fn runs_out_in(&self, index: usize, limiter: &Limiter<'c>) -> Option<Span> {
+        let next = self.of.get(index)?.next.filter(|_| matches!(limiter, Limiter::Fixed(_)))?;
         Some(next.since(self.now))
     }
 
@@ -412,15 +401,10 @@ impl<'c> Seen<'_, '_, 'c> {
                 }
             }
             (Some(owner), None) => {
-                let mut is_known = of.iter().any(|of| of.own.is_some());
-                for (key, part) in owner.parts_mut() {
-                    if let Some(named) = of.iter().find(|of| of.name == key) {
-                        *part = part.filter(|_| named.own.is_none());
-                    } else if let Some(other) = part.filter(|part| !part.has_ended(*now)) {
-                        // It has run out, and one of a rate is forgotten.
-                        is_known = true;
-                        *part = Some(other.ended(*now)).filter(|part| !part.is_of_rate());
-                    }
+                let mut is_known = owner.end_unnamed(*now);
+                for of in of.iter().filter(|of| of.own.is_some()) {
+                    is_known = true;
+                    owner.remove(of.name);
                 }
                 if is_known { tally::HOLDS_SETTLED.add(1) } else { tally::HOLDS_UNKNOWN.add(1) }
             }
@@ -472,8 +456,8 @@ pub fn took(
             let is_total = window.limit.is_total();
             let idles = !window.limit.never_expires();
             let origin = if is_total { Origin::Total { idles } } else { Origin::Window { end: counter.end } };
-            let expiry = counter.end.as_millis_ceil().cast_signed();
-            Took { quantity, origin, expiry: Some(expiry).filter(|_| !window.limit.never_expires()) }
+            let expiry = hold::kept_until(counter.end.as_millis_ceil().cast_signed(), now);
+            Took { quantity, origin, expiry: Some(expiry).filter(|_| idles) }
         }
         // Nothing is taken: what is held of it stays as it is.
         (Limiter::Fixed(_), None) => {
@@ -485,11 +469,6 @@ pub fn took(
             Took { quantity, origin, expiry: None }
         }
     })
-}
-
-/// Whether what is held of the limiter can come back at any time.
-fn is_permanent(limiter: &Limiter) -> bool {
-    matches!(limiter, Limiter::Fixed(window) if window.limit.never_expires())
 }
 
 /// The instant of a take, as the limiter stores it.

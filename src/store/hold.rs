@@ -1,6 +1,7 @@
 //! The parts of holds: a sorted set, whose members [`redis_cell_core::hold`] describes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use redis_cell_core::Instant;
 use redis_cell_core::hold::member::{self, Member};
@@ -13,6 +14,7 @@ use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Lives, SharedString, Side};
 
 static PARTS: SharedString = SharedString::new(c"parts");
+static TOTALS: SharedString = SharedString::new(c"totals");
 static UNTIL: SharedString = SharedString::new(c"until");
 
 /// Members of the set; most owners have two.
@@ -27,18 +29,21 @@ pub struct Book<'k, 'c> {
 /// What an owner holds, as far as a call asks for it, and what it will hold.
 pub struct Owner<'n> {
     pub id: Cow<'n, [u8]>,
-    slots: Vec<Slot<'n>>,
+    /// The parts in its record, at most [`IN_RECORD`], by the keys of the limiters.
+    record: Vec<(Cow<'n, [u8]>, Slot)>,
+    /// The other parts.
+    further: BTreeMap<Cow<'n, [u8]>, Slot>,
     /// Whether units of a window have run out.
     pub has_run_out: bool,
 }
 
 /// A part before and after the call.
-struct Slot<'n> {
-    key: Cow<'n, [u8]>,
+#[derive(Default)]
+struct Slot {
     before: Option<Part>,
     after: Option<Part>,
-    /// Whether it is not in the record.
-    is_further: bool,
+    /// Whether the call names the limiter's key.
+    is_named: bool,
 }
 
 /// What the ends of a limiter's key say.
@@ -62,7 +67,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Counts a part of a limiter whose own key expires at the millisecond `expiry`.
+    /// Counts a part; of a total that is forgotten when it is idle, until the millisecond `expiry`.
     pub fn add(&mut self, part: &Part, expiry: Option<i64>) {
         let window = match part.origin {
             Origin::Window { end } => end.as_millis_ceil().cast_signed(),
@@ -78,30 +83,60 @@ impl Lasting {
 }
 
 impl<'n> Owner<'n> {
-    /// What it holds of the limiter `key`.
-    pub fn part(&self, key: &[u8]) -> Option<Part> {
-        self.slots.iter().find(|slot| *slot.key == *key)?.after
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.record.iter().map(|(_, slot)| slot).chain(self.further.values())
+    }
+
+    fn slot(&mut self, key: &[u8]) -> Option<&mut Slot> {
+        match self.record.iter_mut().find(|(own, _)| **own == *key) {
+            Some((_, slot)) => Some(slot),
+            None => self.further.get_mut(key),
+        }
+    }
+
+    /// What it holds of the limiter `key`, which the call names.
+    pub fn named(&mut self, key: &[u8]) -> Option<Part> {
+        let slot = self.slot(key)?;
+        slot.is_named = true;
+        slot.after
     }
 
     /// How many of its parts are removed.
     pub fn removed(&self) -> u64 {
-        self.slots.iter().map(|slot| u64::from(slot.before.is_some() && slot.after.is_none())).sum()
-    }
-
-    /// Its parts, by the keys of the limiters.
-    pub fn parts_mut(&mut self) -> impl Iterator<Item = (&[u8], &mut Option<Part>)> {
-        self.slots.iter_mut().map(|Slot { key, after, .. }| (&**key, after))
+        self.slots().map(|slot| u64::from(slot.before.is_some() && slot.after.is_none())).sum()
     }
 
     /// Replaces what it holds of the limiter `key`.
     pub fn set(&mut self, key: &'n [u8], part: Part) {
         let after = Some(part);
-        if let Some(slot) = self.slots.iter_mut().find(|slot| *slot.key == *key) {
+        if let Some(slot) = self.slot(key) {
             slot.after = after;
+        } else if self.record.len() < IN_RECORD {
+            self.record.push((Cow::Borrowed(key), Slot { after, ..Slot::default() }));
         } else {
-            let is_further = self.slots.iter().filter(|slot| !slot.is_further).count() >= IN_RECORD;
-            self.slots.push(Slot { key: Cow::Borrowed(key), before: None, after, is_further });
+            self.further.insert(Cow::Borrowed(key), Slot { after, ..Slot::default() });
         }
+    }
+
+    /// Removes a part of the limiter `key`.
+    pub fn remove(&mut self, key: &[u8]) {
+        if let Some(slot) = self.slot(key) {
+            slot.after = None;
+        }
+    }
+
+    /// Lets the parts of limiters that the call does not name run out at `now`, and forgets those of rates.
+    /// Returns whether there were any.
+    pub fn end_unnamed(&mut self, now: Instant) -> bool {
+        let mut are_some = false;
+        let slots = self.record.iter_mut().map(|(_, slot)| slot).chain(self.further.values_mut());
+        for slot in slots.filter(|slot| !slot.is_named) {
+            if let Some(part) = slot.after.filter(|part| !part.has_ended(now)) {
+                are_some = true;
+                slot.after = Some(part.ended(now)).filter(|part| !part.is_of_rate());
+            }
+        }
+        are_some
     }
 
     /// Removes a part that has run out, and with it those of rates in the record that have ended, for which
@@ -110,20 +145,18 @@ impl<'n> Owner<'n> {
         if faults::keeps_holds() {
             return;
         }
-        for slot in &mut self.slots {
-            let is_own = *slot.key == *key;
-            let goes = |part: &Part| is_own || part.is_of_rate() && part.has_ended(now);
-            if (is_own || !slot.is_further) && slot.after.as_ref().is_some_and(goes) {
-                self.has_run_out |= slot.after.is_some_and(|part| !part.is_of_rate());
-                slot.after = None;
-            }
+        let has_ended = |slot: &Slot| slot.after.is_some_and(|part| part.is_of_rate() && part.has_ended(now));
+        for (_, slot) in self.record.iter_mut().filter(|(_, slot)| has_ended(slot)) {
+            slot.after = None;
+        }
+        if let Some(part) = self.slot(key).and_then(|slot| slot.after.take()) {
+            self.has_run_out |= !part.is_of_rate();
         }
     }
 
     /// The members of its record before the call, or after it.
     fn record(&self, part: impl Fn(&Slot) -> Option<Part> + Copy) -> Members {
-        let in_record = self.slots.iter().filter(|slot| !slot.is_further);
-        let parts = in_record.filter_map(|slot| Some((&*slot.key, part(slot)?)));
+        let parts = self.record.iter().filter_map(|(key, slot)| Some((&**key, part(slot)?)));
         let mut members = Members::new();
         let Some((key, first)) = parts.clone().next() else { return members };
         members.push(member::record(&self.id, parts.clone()));
@@ -136,10 +169,10 @@ impl<'n> Owner<'n> {
     }
 }
 
-impl Slot<'_> {
-    /// A part that is there before the call, outside of the record.
-    fn further(key: &[u8], part: Part) -> Self {
-        Self { key: Cow::Owned(key.to_vec()), before: Some(part), after: Some(part), is_further: true }
+impl From<Part> for Slot {
+    /// A part that is there before the call.
+    fn from(part: Part) -> Self {
+        Self { before: Some(part), after: Some(part), is_named: false }
     }
 }
 
@@ -168,8 +201,7 @@ impl<'k, 'c> Book<'k, 'c> {
         self.parts
     }
 
-    /// What `id` holds of the limiters `keys`, and perhaps of others. With `others`, also at most so many
-    /// parts that are not in its record.
+    /// What `id` holds of the limiters `keys`, and of others in its record; or all that it holds.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no part.
@@ -177,52 +209,47 @@ impl<'k, 'c> Book<'k, 'c> {
         &self,
         name: Cow<'i, [u8]>,
         keys: impl Iterator<Item = &'n [u8]>,
-        others: Option<usize>,
+        all: bool,
     ) -> Result<Owner<'i>, Error> {
-        let mut owner = Owner { id: name, slots: Vec::new(), has_run_out: false };
+        let mut owner = Owner { id: name, record: Vec::new(), further: BTreeMap::new(), has_run_out: false };
         if self.parts == 0 {
             return Ok(owner);
         }
-        let (id, slots) = (&*owner.id, &mut owner.slots);
+        let (id, slots) = (&*owner.id, &mut owner.record);
         let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
         self.key.at_score(member::of_owner(id), Side::First, |member| {
             if let Some(record) = member::read_record(member, id) {
                 is_broken = record.is_err();
                 let parts = record.unwrap_or_default().into_iter();
-                let slot = |(key, part)| Slot { is_further: false, ..Slot::further(key, part) };
-                slots.extend(parts.map(slot));
+                slots.extend(parts.map(|(key, part)| (Cow::Owned(key.to_vec()), part.into())));
             } else if let Some(key) = member::read_more(member, id) {
                 has_further = true;
                 further.push(key.to_vec());
-                return others.is_some_and(|others| further.len() < others);
+                return all;
             }
             !is_broken
         });
         if is_broken {
             return Err(FOREIGN.into());
         }
-        if !has_further {
-            return Ok(owner);
+        if all {
+            for key in further {
+                let part = self.further(&owner.id, &key).ok_or(FOREIGN)?;
+                owner.further.insert(key.into(), part.into());
+            }
+        } else if has_further {
+            keys.for_each(|key| self.find(&mut owner, key));
         }
-        if others.is_none() {
-            further.clear();
-        }
-        for key in further {
-            let part = self.further(&owner.id, &key).ok_or(FOREIGN)?;
-            owner.slots.push(Slot::further(&key, part));
-        }
-        keys.for_each(|key| _ = self.part(&mut owner, key));
         Ok(owner)
     }
 
-    /// What the owner holds of the limiter `key`, which is looked for if it is not known yet.
-    pub fn part(&self, owner: &mut Owner<'_>, key: &[u8]) -> Option<Part> {
-        if let Some(known) = owner.slots.iter().find(|slot| *slot.key == *key) {
-            return known.after;
+    /// Looks for what the owner holds of the limiter `key` outside of its record.
+    pub fn find(&self, owner: &mut Owner<'_>, key: &[u8]) {
+        if owner.slot(key).is_none()
+            && let Some(part) = self.further(&owner.id, key)
+        {
+            owner.further.insert(key.to_vec().into(), part.into());
         }
-        let part = self.further(&owner.id, key)?;
-        owner.slots.push(Slot::further(key, part));
-        Some(part)
     }
 
     /// A part of `id` that is not in its record.
@@ -249,12 +276,12 @@ impl<'k, 'c> Book<'k, 'c> {
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no end of a part.
-    pub fn ends(&self, key: &[u8], is_permanent: bool, now: Instant, most: usize) -> Result<Ends, Error> {
+    pub fn ends(&self, key: &[u8], now: Instant, most: usize) -> Result<Ends, Error> {
         let mut ends = Ends::default();
         if self.parts == 0 {
             return Ok(ends);
         }
-        let (score, mut is_broken) = (member::of_key(key, is_permanent), false);
+        let (score, mut is_broken) = (member::of_key(key), false);
         // Parts that were taken before the clock was set back are behind all others.
         let (mut is_ahead, mut latest) = (false, None);
         self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
@@ -318,26 +345,25 @@ impl<'k, 'c> Book<'k, 'c> {
             added.extend(after.iter().filter(|member| !before.contains(member)).cloned());
             removed.extend(before.into_iter().filter(|member| !after.contains(member)));
         };
+        let (mut totals_before, mut totals_after) = (0_u64, 0_u64);
         for owner in owners {
-            let mut changes_record = false;
-            for Slot { key, before, after, is_further } in &owner.slots {
-                parts = parts
-                    .saturating_add(u64::from(after.is_some()))
-                    .saturating_sub(u64::from(before.is_some()));
-                if before == after {
-                    continue;
-                }
-                if *is_further {
+            for Slot { before, after, .. } in owner.slots() {
+                let count = |part: &Option<Part>| u64::from(part.is_some());
+                parts = parts.saturating_add(count(after)).saturating_sub(count(before));
+                let count = |part: &Option<Part>| u64::from(part.is_some_and(|part| part.is_permanent()));
+                totals_before = totals_before.saturating_add(count(before));
+                totals_after = totals_after.saturating_add(count(after));
+            }
+            if owner.record.iter().any(|(_, slot)| slot.before != slot.after) {
+                exchange(owner.record(|slot| slot.before), owner.record(|slot| slot.after));
+            }
+            for (key, Slot { before, after, .. }) in &owner.further {
+                if before != after {
                     let members = |part: &Option<Part>| {
                         part.iter().flat_map(|part| member::further(&owner.id, key, part)).collect()
                     };
                     exchange(members(before), members(after));
-                } else {
-                    changes_record = true;
                 }
-            }
-            if changes_record {
-                exchange(owner.record(|slot| slot.before), owner.record(|slot| slot.after));
             }
         }
         let (kind, expiry) = self.key.kind_and_expiry();
@@ -347,14 +373,12 @@ impl<'k, 'c> Book<'k, 'c> {
         let stored = if is_endless { self.key.score_of(&UNTIL).flatten() } else { None };
         let until =
             lasting.until.max(expiry.unwrap_or_default()).max(stored.unwrap_or_default().cast_signed());
-        let totals = removed.iter().filter(|(score, _)| *score >= member::TOTALS).count();
-        let keeps_a_total = || {
-            self.key.has_more_above(member::TOTALS, totals)
-                || added.iter().any(|(score, _)| *score >= member::TOTALS)
-        };
+        let counts_totals = is_endless || totals_before != totals_after;
+        let held = if counts_totals { self.key.score_of(&TOTALS).flatten() } else { None };
+        let totals = held.unwrap_or_default().saturating_sub(totals_before).saturating_add(totals_after);
         let mut known = SmallVec::<[_; 2]>::new();
         let mut gone = SmallVec::<[&[u8]; 2]>::new();
-        let lives = if lasting.always || is_endless && keeps_a_total() {
+        let lives = if lasting.always || is_endless && totals > 0 {
             if until > stored.unwrap_or_default().cast_signed() {
                 known.push((&UNTIL, until.unsigned_abs()));
             }
@@ -364,10 +388,17 @@ impl<'k, 'c> Book<'k, 'c> {
             match expiry {
                 Some(expiry) if expiry == until => Lives::AsBefore,
                 // PERSIST by hand. While only totals were held, no expiry was stored either.
-                None if is_endless && stored.is_none() && (totals == 0 || until == 0) => Lives::AsBefore,
+                None if is_endless && stored.is_none() && (held.is_none() || until == 0) => Lives::AsBefore,
                 _ => Lives::Until(until),
             }
         };
+        if totals_before != totals_after {
+            if totals > 0 {
+                known.push((&TOTALS, totals));
+            } else {
+                gone.extend(held.map(|_| member::TOTALS));
+            }
+        }
         if parts == 0 {
             known.clear();
             gone.extend(Some(member::PARTS).filter(|_| !is_new));

@@ -6,7 +6,7 @@ use crate::common::{FUNCTIONS, to_function};
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// What the commands before it do, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 49] = [
+const EDGES: [(&[&str], &str, &str); 50] = [
     // A limit that the library remembers, with another unit.
     (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
@@ -39,6 +39,12 @@ const EDGES: [(&[&str], &str, &str); 49] = [
     (&["SET k 2 PXAT 9300000000000"], "CL.FIXED k 5 TOTAL IDLE 9 2", "[0, 5, 1, -1, 7423372037]"),
     (&["SET k 2"], "CL.FIXED k 5 TOTAL IDLE 9 2", "[0, 5, 1, -1, 9]"),
     (&[], "CL.FIXED k 5 TOTAL IDLE 7423372037", "ERR IDLE must be an integer from 1 to 7423372036"),
+    // In shadow it gives nothing, and lives as long as what is held of it.
+    (
+        &["DEL h", "CL.MTAKE k FIXED 5 TOTAL IDLE 9 2 HOLD h 60 me"],
+        "CL.MTAKE k SHADOW FIXED 5 TOTAL IDLE 9 4 HOLD h 90 me",
+        "[0, 5, 3, -1, 90, 1, 5, 3, 60, 90]",
+    ),
     (&["SET k 1000000000000000000"], "CL.FIXED k 5 TOTAL", "ERR the key does not hold"),
     (
         &["SET k 5"],

@@ -165,9 +165,9 @@ impl<'c> Request<'c> {
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| refuses(row)) {
             let mut is_held = self.releases(at, row.role);
             let mut fits = false;
-            for named in self.behind(at, row.role) {
+            for (at, named) in (row.role.first().unwrap_or(at)..).zip(self.behind(at, row.role)) {
                 fits |= named.limiter.units() <= row.answer.limit;
-                is_held |= seen.runs_out_in(named.held()).is_some();
+                is_held |= seen.runs_out_in(at, &named.limiter).is_some();
             }
             if !fits || !is_held {
                 return Ok(false);
@@ -248,9 +248,9 @@ impl<'c> Request<'c> {
                 let expiries = keys.iter().filter_map(|key| waiting::expires(key, now));
                 let mut wait =
                     plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));
-                for named in chain {
+                for (at, named) in (first..).zip(chain) {
                     if let (Some(wait), Some(seen)) = (&mut wait, seen) {
-                        *wait = seen.runs_out_in(named.held()).map_or(*wait, |end| end.min(*wait));
+                        *wait = seen.runs_out_in(at, &named.limiter).map_or(*wait, |end| end.min(*wait));
                     }
                 }
                 wait
@@ -293,7 +293,7 @@ impl<'c> Request<'c> {
             Verdict::Never => Span::MAX,
         };
         if let Some(seen) = seen {
-            wait = wait.min(seen.runs_out_in(named.held()).unwrap_or(Span::MAX));
+            wait = wait.min(seen.runs_out_in(index, &named.limiter).unwrap_or(Span::MAX));
         }
         Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
     }

@@ -325,10 +325,6 @@ impl<'c> Request<'c> {
 }
 
 impl<'c> Named<'c> {
-    pub(super) fn held(&self) -> Held<'_, 'c> {
-        Held { name: self.name, limiter: &self.limiter }
-    }
-
     pub(super) fn open<'k>(&self, call: &'k Call<'c>, handles: &'k Handles) -> Result<Key<'k, 'c>, Error> {
         handles.open(call, self.key, Access::Write)
     }

@@ -90,10 +90,12 @@ pub fn book(value: &Value) -> Option<Vec<Held>> {
         }
     }
     // Nobody finds a part without its end, and there is no end without a part.
-    let is_end = |member: &&Vec<u8>| member.starts_with(b"end ") || member.starts_with(b"total ");
+    let is_end = |member: &&Vec<u8>| member.starts_with(b"end ");
     let found = set.scores.keys().filter(is_end).count();
-    let counted = set.scores.get(&b"parts"[..])?.0;
-    (found == ends && counted == book.len() as f64).then_some(book)
+    let counted = |name: &[u8]| set.scores.get(name).map_or(0.0, |score| score.0);
+    let totals = book.iter().filter(|held| held.origin == Origin::Total(false)).count();
+    let is_counted = counted(b"parts") == book.len() as f64 && counted(b"totals") == totals as f64;
+    (found == ends && is_counted).then_some(book)
 }
 
 /// The parts in a member; names without spaces are enough here.
@@ -360,10 +362,7 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
             && !refused
             && !looks
             && matches!(part.limit, Limit::Fixed { window: Window::Total(Some(_)), .. })
-            && (takes_any
-                || (takes[at].unwrap_or(0) == 0
-                    && units_asked(part, is_pool, takes[at]) == 0
-                    && own(call, &book, part).is_some()))
+            && (takes_any || own(call, &book, part).is_some())
         {
             let lasts = ceil(now + period, MILLI) * MILLI;
             after = Some(State::Count { used: *used, end: (*end).max(lasts) });
@@ -394,11 +393,6 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
     let rows = rows.into_iter().zip(sixth).map(|(row, units)| (row, shown(units)));
     let rows = [(first, shown(0))].into_iter().chain(rows).collect();
     Ok(Decided { rows, book, is_admitted: !refused })
-}
-
-/// The quantity for which a limiter is asked, in a chain its share.
-fn units_asked(part: &Part, is_pool: bool, share: Option<i128>) -> i128 {
-    if is_pool { share.unwrap_or(0) } else { part.quantity }
 }
 
 /// Remembers what an admitted call has taken.
