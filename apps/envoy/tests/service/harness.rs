@@ -260,6 +260,11 @@ pub fn row(status: &DescriptorStatus) -> (bool, u32) {
     (status.code == i32::from(Code::Ok), status.limit_remaining)
 }
 
+/// The same for all descriptors of a request.
+pub fn rows(response: &RateLimitResponse) -> Vec<(bool, u32)> {
+    response.statuses.iter().map(row).collect()
+}
+
 /// A descriptor with hits of its own.
 pub fn with_hits(text: &str, hits: u64) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(text) }
