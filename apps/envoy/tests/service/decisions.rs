@@ -1,7 +1,7 @@
 //! Decisions of the service, asked by gRPC, with a real server of the limiters.
 
 use crate::common::Server;
-use crate::harness::{Client, Service, descriptor, is_ok, row, rows, with_hits};
+use crate::harness::{Client, Service, descriptor, is_ok, row, rows, rules, with_hits};
 use prost_types::value::Kind;
 use redis_cell_envoy::proto::{Code, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 
@@ -11,81 +11,6 @@ async fn start(lines: &str, settings: &[(&str, &str)]) -> (Server, Service, Clie
     let service = Service::with(&server, &rules(lines), settings);
     let client = service.client().await;
     (server, service, client)
-}
-
-/// The rules of a domain `d`.
-fn rules(lines: &str) -> String {
-    format!("domain: d\ndescriptors:\n{lines}")
-}
-
-/// The examples of the reference's documentation, each with its domain.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_documented_examples_of_the_reference_decide_as_it_documents() {
-    let server = Server::start();
-    let marketing = "
-domain: messages
-descriptors:
-  - key: kind
-    value: marketing
-    descriptors:
-      - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}
-  - {key: number, rate_limit: {unit: day, requests_per_unit: 100}}
-";
-    let service = Service::start(&server, marketing);
-    let client = service.client().await.of("messages");
-    // Five marketing messages a day to each number, and a hundred messages of any kind.
-    assert_eq!(client.admitted(7, &["kind=marketing,number=1", "number=1"]).await, 5);
-    assert_eq!(client.admitted(7, &["kind=marketing,number=2", "number=2"]).await, 5);
-    // The two that were refused have not been charged anywhere: 95 are left.
-    assert_eq!(client.admitted(97, &["number=1"]).await, 95);
-
-    // The most specific value goes first: an address that is banned, among those that are limited.
-    let (_server, _service, client) = start(
-        "  - {key: address, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: address, value: 50.0.0.5, rate_limit: {unit: hour, requests_per_unit: 0}}
-  - {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1}}
-  - {key: free, rate_limit: {unlimited: true}}
-  - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: file, value: own/*, rate_limit: {unit: hour, requests_per_unit: 10}}
-",
-        &[],
-    )
-    .await;
-    assert_eq!(client.admitted(12, &["address=50.0.0.1"]).await, 10);
-    assert_eq!(client.admitted(3, &["address=50.0.0.5"]).await, 0);
-    // Levels must be equal in number.
-    assert_eq!(client.admitted(3, &["a=b,c=d"]).await, 3);
-    // Unlimited.
-    let response = client.ask(vec![descriptor("free=x")]).await;
-    assert_eq!(row(&response.statuses[0]), (true, u32::MAX));
-    assert_eq!(response.statuses[0].current_limit, None);
-    // Values that share a limiter, and values that have their own.
-    assert_eq!(client.admitted(5, &["file=pub/a"]).await, 5);
-    assert_eq!(client.admitted(5, &["file=pub/b"]).await, 5);
-    assert_eq!(client.admitted(5, &["file=pub/c"]).await, 0);
-    assert_eq!(client.admitted(12, &["file=own/a"]).await, 10);
-    assert_eq!(client.admitted(12, &["file=own/b"]).await, 10);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rule_replaces_others_by_their_names() {
-    let (_server, _service, client) = start(
-        "  - key: a
-    value: '1'
-    descriptors:
-      - {key: user, rate_limit: {name: narrow, unit: hour, requests_per_unit: 5}}
-  - key: b
-    value: '2'
-    descriptors:
-      - {key: user, rate_limit: {replaces: [{name: narrow}], unit: hour, requests_per_unit: 10}}
-",
-        &[],
-    )
-    .await;
-    assert_eq!(client.admitted(12, &["a=1,user=x", "b=2,user=x"]).await, 10);
-    // What is replaced was not charged.
-    assert_eq!(client.admitted(12, &["a=1,user=x"]).await, 5);
-    assert_eq!(client.admitted(12, &["b=2,user=y"]).await, 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,31 +73,6 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
     // Refused for itself, so that nothing else is charged.
     let response = client.send(request(0, vec![descriptor("k=2")])).await.unwrap();
     assert_eq!(row(&response.statuses[0]), (true, 9));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn with_overdraft_any_number_of_instances_charge_as_one() {
-    let server = Server::start();
-    let text =
-        rules("  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 100, overdraft: true}}\n");
-    for count in 1..=4 {
-        let services: Vec<Service> = (0..count).map(|_| Service::start(&server, &text)).collect();
-        let mut clients = Vec::new();
-        for service in &services {
-            clients.push(service.client().await);
-        }
-        let mut turns = clients.iter().cycle();
-        let mut ask = |hits| turns.next().unwrap().ask(vec![with_hits(&format!("tokens={count}"), hits)]);
-        let mut admitted = 0;
-        for _ in 0..20 {
-            if is_ok(&ask(0).await) {
-                ask(60).await;
-                admitted += 1;
-            }
-        }
-        // 60 of 100, and 120 of 100, as with one instance.
-        assert_eq!(admitted, 2, "{count} instances");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -298,6 +198,8 @@ async fn only_rules_that_limit_the_request_refuse_it_by_quota() {
     // A rule without a limit, and a rule that is replaced, do not admit what the others of their kind refuse.
     assert_eq!(client.admitted(4, &["one=1", "free=1", "other=1"]).await, 1);
     assert_eq!(client.admitted(4, &["one=2", "two=2", "other=2"]).await, 1);
+    let free = client.ask(vec![descriptor("free=1")]).await;
+    assert_eq!((rows(&free), free.statuses[0].current_limit.as_ref()), (vec![(true, u32::MAX)], None));
     // Each request that is admitted is charged for all its rules, and no other.
     for other in ["other=1", "other=2"] {
         assert_eq!(client.admitted(12, &[other]).await, 9, "{other}");
