@@ -77,7 +77,7 @@ struct Line {
 /// Lines in Rust as text and as code: first the calls of one line. They use the names of the caller.
 macro_rules! lines {
     ($connection:ident, $answer:ident:
-     $($one:literal => $call:expr;)* $($policy:literal { $($rust:tt)* })*) => {
+     $($one:literal => $call:expr;)* several: $($policy:literal { $($rust:tt)* })*) => {
         vec![$(Line {
             policy: $one,
             rust: concat!("let answer = ", stringify!($call), "?;"),
@@ -130,6 +130,7 @@ fn lines() -> Vec<Line> {
             connection.cl_acquire("k", Places(2), Duration::from_secs(10), "\"a'\\user1\"");
         "k LEASE 2 2500 <call> MS" =>
             connection.cl_acquire("k", Places(2), Duration::from_millis(2500), "call1");
+        several:
         "a:<user> THROTTLE 4 5 1 2 b:<user> BUCKET 3 5 1 1 c:<user> FUNNEL 9 5 1 0" {
             let take = MTake::new()
                 .throttle("a:user1", Rate::new(5, Duration::from_secs(1)).burst(4), Units(2))
