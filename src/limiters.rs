@@ -214,4 +214,5 @@ kinds! {
     Lease: LeaseCall<'c>,
 }
 
-const _: () = assert!(Limiter::GRAMMARS.len() == several::GRAMMARS.len(), "core/src/several.rs has all kinds, too");
+const _: () =
+    assert!(Limiter::GRAMMARS.len() == several::GRAMMARS.len(), "core/src/several.rs has all kinds, too");

@@ -413,7 +413,8 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments
         }
         keys.extend(limiters.into_iter().chain(of_options));
     }
-    let (keys, others): (Vec<_>, Vec<_>) = arguments.iter().enumerate().partition(|(at, _)| keys.contains(at));
+    let (keys, others): (Vec<_>, Vec<_>) =
+        arguments.iter().enumerate().partition(|(at, _)| keys.contains(at));
     let words = |all: Vec<(usize, &&'a [u8])>| all.into_iter().map(|(_, word)| *word).collect();
     Ok((words(keys), words(others)))
 }
