@@ -330,6 +330,7 @@ pub fn descriptors() -> FileDescriptorSet {
     FileDescriptorSet { file: files }
 }
 
+#[allow(clippy::unnecessary_wraps)] // every field of a descriptor is optional
 fn owned(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
