@@ -42,6 +42,7 @@ if [[ ${1:-} == publish ]]; then
     if [[ -f $results/rungs.tsv ]]; then
         cp "$results/rungs.tsv" bench/rungs.tsv
         cargo run --quiet --release --locked -p redis-cell-plots -- rungs bench/rungs.tsv docs/plots
+        one_line docs/plots/*.svg
     fi
     exit
 fi

@@ -12,7 +12,10 @@ source "$(dirname "$0")/lib.sh"
 need_compiler
 bench() { cargo run --quiet --release --locked -p redis-cell-bench -- "$@"; }
 case ${1:-} in
-publish) bench publish ;;
+publish)
+    bench publish
+    one_line docs/plots/*.svg
+    ;;
 core) ;;
 envoy)
     scripts/build.sh

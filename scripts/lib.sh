@@ -353,3 +353,7 @@ stop_server() {
     if [[ -n $pid ]]; then kill "$pid" 2>/dev/null && wait "$pid" || true; fi
     rm -rf "$dir"
 }
+
+# one_line PICTURE...: writes each SVG picture in one line, without attributes that say what holds anyway. Its marks are
+# for no reader.
+one_line() { sed -i -z 's/\n//g; s/ opacity="1"//g; s/ stroke="none"//g; s/\(\.[0-9]\)[0-9]\{3,\}/\1/g' "$@"; }

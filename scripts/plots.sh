@@ -11,3 +11,4 @@ answers=target/plots.tsv
 say "recording seven seconds of traffic"
 cargo run --quiet --release --locked -p redis-cell-plots -- record "$port" "$answers"
 cargo run --quiet --release --locked -p redis-cell-plots -- draw "$answers" docs/plots
+one_line docs/plots/*.svg

@@ -7,7 +7,7 @@
 
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
-use redis_cell_core::several::Grammar;
+use redis_cell_core::several::{self, Grammar};
 use redis_cell_core::window::Sliding;
 use redis_cell_core::{Answer, Change, Decision, Range, Taken, Unit};
 
@@ -213,3 +213,6 @@ kinds! {
     Log: Log,
     Lease: LeaseCall<'c>,
 }
+
+const _: () =
+    assert!(Limiter::GRAMMARS.len() == several::GRAMMARS.len(), "core/src/several.rs has all kinds, too");

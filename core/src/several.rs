@@ -13,8 +13,20 @@ use core::ops;
 use crate::args::once;
 use crate::hold::HOLD;
 use crate::{Answer, Error, Instant, Range, Span, Unit, Verdict, parse_integer, parse_timeout};
+use crate::{bucket, fixed, gcra, lease, log, window};
 
 pub use crate::args::{Arity, Grammar};
+
+/// All kinds of limiters, in the order of the module's own list.
+pub const GRAMMARS: &[Grammar] = &[
+    gcra::GRAMMAR,
+    bucket::FUNNEL,
+    bucket::BUCKET,
+    fixed::GRAMMAR,
+    window::GRAMMAR,
+    log::GRAMMAR,
+    lease::GRAMMAR,
+];
 
 /// The word for a limiter that refuses nothing.
 pub const SHADOW: &[u8] = b"SHADOW";
@@ -254,6 +266,9 @@ pub enum Keyword {
 impl Keyword {
     /// All of them, except the form that `HOLD` has in a settlement.
     pub const ALL: [Self; 6] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen, Self::Hold];
+
+    /// Those of a settlement.
+    pub const OF_SETTLEMENTS: [Self; 4] = [Self::Ago, Self::Once, Self::Flow, Self::HoldOf];
 
     fn token(self) -> &'static [u8] {
         match self {

@@ -142,7 +142,7 @@ impl Verb {
             Self::Take => &[Keyword::Once, Keyword::Hold],
             Self::Wait => &[Keyword::Once, Keyword::Timeout, Keyword::Flow, Keyword::MaxLen, Keyword::Hold],
             Self::Peek => &[Keyword::Hold],
-            Self::Settle => &[Keyword::Ago, Keyword::Once, Keyword::Flow, Keyword::HoldOf],
+            Self::Settle => &Keyword::OF_SETTLEMENTS,
         }
     }
 

@@ -48,7 +48,6 @@ const KNOW_ALL_KINDS: &[&str] = &[
     "apps/playground/page/play.js",
     // What tests and measures them.
     "tests/common/commands.rs",
-    "tests/common/functions.rs",
     "tests/common/model.rs",
     "tests/functions/calls.rs",
     "tests/live/several.rs",

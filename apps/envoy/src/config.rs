@@ -220,7 +220,7 @@ impl Config {
     }
 
     fn add(&mut self, node: &Node<'_>, merge: bool, problems: &mut Vec<Problem>) -> Result<(), Problem> {
-        let mut fields = node.fields(&["domain", "descriptors", "hash_tag"], problems)?;
+        let mut fields = node.fields("domain descriptors hash_tag", problems)?;
         let name = fields.take("domain");
         let domain = name.as_ref().and_then(|name| noted(name.text(), problems)).unwrap_or_default();
         let tag_node = fields.take("hash_tag");
@@ -306,19 +306,9 @@ impl Level {
         above: &[String],
         problems: &mut Vec<Problem>,
     ) -> Result<(), Problem> {
-        const KNOWN: [&str; 10] = [
-            "key",
-            "value",
-            "rate_limit",
-            "descriptors",
-            "shadow_mode",
-            "quota_mode",
-            "detailed_metric",
-            "value_to_metric",
-            "share_threshold",
-            "metadata",
-        ];
-        let mut fields = node.fields(&KNOWN, problems)?;
+        const KNOWN: &str = "key value rate_limit descriptors shadow_mode quota_mode detailed_metric \
+                             value_to_metric share_threshold metadata";
+        let mut fields = node.fields(KNOWN, problems)?;
         let key_node = fields.take("key");
         let key = key_node.as_ref().and_then(|key| noted(key.text(), problems)).unwrap_or_default();
         match key_node {
@@ -510,24 +500,9 @@ impl Rule {
         levels: &[String],
         problems: &mut Vec<Problem>,
     ) -> Result<Option<Self>, Problem> {
-        const KNOWN: [&str; 15] = [
-            "unit",
-            "requests_per_unit",
-            "unlimited",
-            "name",
-            "replaces",
-            "algorithm",
-            "burst",
-            "unit_multiplier",
-            "utc_offset",
-            "from",
-            "ban",
-            "batch",
-            "hold",
-            "overdraft",
-            "headers",
-        ];
-        let mut fields = node.fields(&KNOWN, problems)?;
+        const KNOWN: &str = "unit requests_per_unit unlimited name replaces algorithm burst unit_multiplier \
+                             utc_offset from ban batch hold overdraft headers";
+        let mut fields = node.fields(KNOWN, problems)?;
         let name = fields.take("name").and_then(|node| noted(node.text(), problems)).unwrap_or_default();
         let mut replaces = Vec::new();
         if let Some(list) = fields.take("replaces") {
@@ -733,7 +708,7 @@ fn read_algorithm(node: &Node<'_>) -> Result<&'static str, Problem> {
 
 /// Reads the name of a rule that the rule `name` replaces.
 fn read_replaced<'a>(node: &Node<'a>, name: &str, problems: &mut Vec<Problem>) -> Result<&'a str, Problem> {
-    let mut fields = node.fields(&["name"], problems)?;
+    let mut fields = node.fields("name", problems)?;
     match fields.take("name").map_or(Ok(""), |node| node.text())? {
         "" => Err(node.problem("has no name")),
         replaced if replaced == name => Err(node.problem("a rule does not replace itself")),

@@ -10,7 +10,8 @@ use prost::encoding::{self, DecodeContext, WireType};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, Duration, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
-    FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto, Struct,
+    FileDescriptorProto, FileDescriptorSet, MessageOptions, MethodDescriptorProto, OneofDescriptorProto,
+    ServiceDescriptorProto, Struct,
 };
 
 /// The name of the service.
@@ -229,215 +230,138 @@ impl Unit {
     }
 }
 
-const CODES: [(&str, i32); 3] = [("UNKNOWN", 0), ("OK", 1), ("OVER_LIMIT", 2)];
-const UNITS: [(&str, i32); 8] = [
-    ("UNKNOWN", 0),
-    ("SECOND", 1),
-    ("MINUTE", 2),
-    ("HOUR", 3),
-    ("DAY", 4),
-    ("WEEK", 7),
-    ("MONTH", 5),
-    ("YEAR", 6),
-];
+/// The files with the messages and enumerations above, and with those that prost-types has as Rust types,
+/// which tools need as well. A line is a file with its imports, an enumeration, a service, or a message and
+/// its fields.
+const FILES: &str = "
+file google/protobuf/wrappers.proto google.protobuf
+message UInt64Value | uint64 value 1
+file google/protobuf/duration.proto google.protobuf
+message Duration | int64 seconds 1 | int32 nanos 2
+file google/protobuf/struct.proto google.protobuf
+enum NullValue NULL_VALUE 0
+message Struct | repeated .google.protobuf.Struct.FieldsEntry fields 1
+entry Struct.FieldsEntry | string key 1 | .google.protobuf.Value value 2
+oneof Value | enum .google.protobuf.NullValue null_value 1 | double number_value 2 | string string_value 3 | \
+bool bool_value 4 | .google.protobuf.Struct struct_value 5 | .google.protobuf.ListValue list_value 6
+message ListValue | repeated .google.protobuf.Value values 1
+file envoy/type/v3/ratelimit_unit.proto envoy.type.v3
+enum RateLimitUnit UNKNOWN 0 SECOND 1 MINUTE 2 HOUR 3 DAY 4 WEEK 7 MONTH 5 YEAR 6
+file envoy/config/core/v3/base.proto envoy.config.core.v3
+message HeaderValue | string key 1 | string value 2
+file envoy/extensions/common/ratelimit/v3/ratelimit.proto envoy.extensions.common.ratelimit.v3 \
+envoy/type/v3/ratelimit_unit.proto google/protobuf/wrappers.proto
+message RateLimitDescriptor | \
+repeated .envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry entries 1 | \
+.envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride limit 2 | \
+.google.protobuf.UInt64Value hits_addend 3 | bool is_negative_hits 4
+message RateLimitDescriptor.Entry | string key 1 | string value 2
+message RateLimitDescriptor.RateLimitOverride | uint32 requests_per_unit 1 | \
+enum .envoy.type.v3.RateLimitUnit unit 2
+file envoy/service/ratelimit/v3/rls.proto envoy.service.ratelimit.v3 envoy/config/core/v3/base.proto \
+envoy/extensions/common/ratelimit/v3/ratelimit.proto google/protobuf/duration.proto \
+google/protobuf/struct.proto
+service RateLimitService ShouldRateLimit .envoy.service.ratelimit.v3.RateLimitRequest \
+.envoy.service.ratelimit.v3.RateLimitResponse
+message RateLimitRequest | string domain 1 | \
+repeated .envoy.extensions.common.ratelimit.v3.RateLimitDescriptor descriptors 2 | uint32 hits_addend 3
+message RateLimitResponse | enum .envoy.service.ratelimit.v3.RateLimitResponse.Code overall_code 1 | \
+repeated .envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus statuses 2 | \
+repeated .envoy.config.core.v3.HeaderValue response_headers_to_add 3 | \
+.google.protobuf.Struct dynamic_metadata 6 | values Code UNKNOWN 0 OK 1 OVER_LIMIT 2
+message RateLimitResponse.RateLimit | uint32 requests_per_unit 1 | \
+enum .envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit unit 2 | string name 3 | \
+values Unit UNKNOWN 0 SECOND 1 MINUTE 2 HOUR 3 DAY 4 WEEK 7 MONTH 5 YEAR 6
+message RateLimitResponse.DescriptorStatus | \
+enum .envoy.service.ratelimit.v3.RateLimitResponse.Code code 1 | \
+.envoy.service.ratelimit.v3.RateLimitResponse.RateLimit current_limit 2 | uint32 limit_remaining 3 | \
+.google.protobuf.Duration duration_until_reset 4
+";
 
 /// Returns the messages and the service for gRPC reflection, so that tools need no files of Envoy.
-#[allow(clippy::too_many_lines)] // a table
 pub fn descriptors() -> FileDescriptorSet {
-    const COMMON: &str = ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor";
-    const SERVICES: &str = ".envoy.service.ratelimit.v3.RateLimitResponse";
-    let one = |name, number, kind| field(name, number, Label::Optional, kind, "");
-    let of = |name, number, kind, type_name: &str| field(name, number, Label::Optional, kind, type_name);
-    let many = |name, number, type_name: &str| field(name, number, Label::Repeated, Type::Message, type_name);
-
-    let header = message("HeaderValue", vec![one("key", 1, Type::String), one("value", 2, Type::String)]);
-    let entry = message("Entry", vec![one("key", 1, Type::String), one("value", 2, Type::String)]);
-    let unit = of("unit", 2, Type::Enum, ".envoy.type.v3.RateLimitUnit");
-    let limit = message("RateLimitOverride", vec![one("requests_per_unit", 1, Type::Uint32), unit]);
-    let descriptor = DescriptorProto {
-        nested_type: vec![entry, limit],
-        ..message(
-            "RateLimitDescriptor",
-            vec![
-                many("entries", 1, &format!("{COMMON}.Entry")),
-                of("limit", 2, Type::Message, &format!("{COMMON}.RateLimitOverride")),
-                of("hits_addend", 3, Type::Message, ".google.protobuf.UInt64Value"),
-                one("is_negative_hits", 4, Type::Bool),
-            ],
-        )
-    };
-    let request = message(
-        "RateLimitRequest",
-        vec![
-            one("domain", 1, Type::String),
-            many("descriptors", 2, COMMON),
-            one("hits_addend", 3, Type::Uint32),
-        ],
-    );
-    let rate_limit = DescriptorProto {
-        enum_type: vec![enumeration("Unit", &UNITS)],
-        ..message(
-            "RateLimit",
-            vec![
-                one("requests_per_unit", 1, Type::Uint32),
-                of("unit", 2, Type::Enum, &format!("{SERVICES}.RateLimit.Unit")),
-                one("name", 3, Type::String),
-            ],
-        )
-    };
-    let status = message(
-        "DescriptorStatus",
-        vec![
-            of("code", 1, Type::Enum, &format!("{SERVICES}.Code")),
-            of("current_limit", 2, Type::Message, &format!("{SERVICES}.RateLimit")),
-            one("limit_remaining", 3, Type::Uint32),
-            of("duration_until_reset", 4, Type::Message, ".google.protobuf.Duration"),
-        ],
-    );
-    let response = DescriptorProto {
-        nested_type: vec![rate_limit, status],
-        enum_type: vec![enumeration("Code", &CODES)],
-        ..message(
-            "RateLimitResponse",
-            vec![
-                of("overall_code", 1, Type::Enum, &format!("{SERVICES}.Code")),
-                many("statuses", 2, &format!("{SERVICES}.DescriptorStatus")),
-                many("response_headers_to_add", 3, ".envoy.config.core.v3.HeaderValue"),
-                of("dynamic_metadata", 6, Type::Message, ".google.protobuf.Struct"),
-            ],
-        )
-    };
-    let method = MethodDescriptorProto {
-        name: Some("ShouldRateLimit".to_owned()),
-        input_type: Some(".envoy.service.ratelimit.v3.RateLimitRequest".to_owned()),
-        output_type: Some(SERVICES.to_owned()),
-        ..MethodDescriptorProto::default()
-    };
-    let service = ServiceDescriptorProto {
-        name: Some("RateLimitService".to_owned()),
-        method: vec![method],
-        options: None,
-    };
-
-    // Tools need files for the messages that prost-types has as Rust types.
-    let well_known = |name: &str, messages| {
-        file(&format!("google/protobuf/{name}.proto"), "google.protobuf", messages, &[])
-    };
-    let value = message("UInt64Value", vec![one("value", 1, Type::Uint64)]);
-    let duration = message("Duration", vec![one("seconds", 1, Type::Int64), one("nanos", 2, Type::Int32)]);
-    let unit = FileDescriptorProto {
-        enum_type: vec![enumeration("RateLimitUnit", &UNITS)],
-        ..file("envoy/type/v3/ratelimit_unit.proto", "envoy.type.v3", vec![], &[])
-    };
-    let core = file("envoy/config/core/v3/base.proto", "envoy.config.core.v3", vec![header], &[]);
-    let common = file(
-        "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
-        "envoy.extensions.common.ratelimit.v3",
-        vec![descriptor],
-        &["envoy/type/v3/ratelimit_unit.proto", "google/protobuf/wrappers.proto"],
-    );
-    let rls = FileDescriptorProto {
-        service: vec![service],
-        ..file(
-            "envoy/service/ratelimit/v3/rls.proto",
-            "envoy.service.ratelimit.v3",
-            vec![request, response],
-            &[
-                "envoy/config/core/v3/base.proto",
-                "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
-                "google/protobuf/duration.proto",
-                "google/protobuf/struct.proto",
-            ],
-        )
-    };
-    let file = vec![
-        well_known("wrappers", vec![value]),
-        well_known("duration", vec![duration]),
-        structure(),
-        unit,
-        core,
-        common,
-        rls,
-    ];
-    FileDescriptorSet { file }
-}
-
-/// Describes `google/protobuf/struct.proto`.
-fn structure() -> FileDescriptorProto {
-    const VALUE: &str = ".google.protobuf.Value";
-    let of = |name, number, kind, type_name: &str| field(name, number, Label::Optional, kind, type_name);
-    let many = |name, number, type_name: &str| field(name, number, Label::Repeated, Type::Message, type_name);
-    let entry = DescriptorProto {
-        options: Some(prost_types::MessageOptions { map_entry: Some(true), ..Default::default() }),
-        ..message("FieldsEntry", vec![of("key", 1, Type::String, ""), of("value", 2, Type::Message, VALUE)])
-    };
-    let fields = DescriptorProto {
-        nested_type: vec![entry],
-        ..message("Struct", vec![many("fields", 1, ".google.protobuf.Struct.FieldsEntry")])
-    };
-    let kinds = [
-        ("null_value", Type::Enum, ".google.protobuf.NullValue"),
-        ("number_value", Type::Double, ""),
-        ("string_value", Type::String, ""),
-        ("bool_value", Type::Bool, ""),
-        ("struct_value", Type::Message, ".google.protobuf.Struct"),
-        ("list_value", Type::Message, ".google.protobuf.ListValue"),
-    ];
-    let kinds = (1..).zip(kinds).map(|(number, (name, kind, type_name))| FieldDescriptorProto {
-        oneof_index: Some(0),
-        ..of(name, number, kind, type_name)
-    });
-    let value = DescriptorProto {
-        oneof_decl: vec![prost_types::OneofDescriptorProto { name: Some("kind".to_owned()), options: None }],
-        ..message("Value", kinds.collect())
-    };
-    let list = message("ListValue", vec![many("values", 1, VALUE)]);
-    FileDescriptorProto {
-        enum_type: vec![enumeration("NullValue", &[("NULL_VALUE", 0)])],
-        ..file("google/protobuf/struct.proto", "google.protobuf", vec![fields, value, list], &[])
+    let mut files: Vec<FileDescriptorProto> = Vec::new();
+    for line in FILES.lines() {
+        let mut parts = line.split(" | ").map(|part| part.split(' ').collect::<Vec<_>>());
+        match (parts.next().unwrap_or_default().as_slice(), files.last_mut()) {
+            (["file", name, package, imports @ ..], _) => files.push(FileDescriptorProto {
+                package: owned(package),
+                dependency: imports.iter().map(|&name| name.to_owned()).collect(),
+                syntax: owned("proto3"),
+                name: owned(name),
+                ..Default::default()
+            }),
+            (["enum", name, values @ ..], Some(file)) => file.enum_type.push(enumeration(name, values)),
+            (["service", service, name, input, output], Some(file)) => {
+                let (name, input_type, output_type) = (owned(name), owned(input), owned(output));
+                let method =
+                    vec![MethodDescriptorProto { name, input_type, output_type, ..Default::default() }];
+                file.service.push(ServiceDescriptorProto { name: owned(service), method, options: None });
+            }
+            ([kind @ ("message" | "entry" | "oneof"), path], Some(file)) => {
+                let (outer, name) = path.split_once('.').unwrap_or(("", path));
+                let mut message = DescriptorProto { name: owned(name), ..Default::default() };
+                if *kind == "entry" {
+                    message.options = Some(MessageOptions { map_entry: Some(true), ..Default::default() });
+                }
+                let oneof_index = (*kind == "oneof").then_some(0);
+                message
+                    .oneof_decl
+                    .extend(oneof_index.map(|_| OneofDescriptorProto { name: owned("kind"), options: None }));
+                for part in parts {
+                    match part.as_slice() {
+                        ["values", name, values @ ..] => message.enum_type.push(enumeration(name, values)),
+                        [words @ .., name, number] => {
+                            message
+                                .field
+                                .push(FieldDescriptorProto { oneof_index, ..field(words, name, number) });
+                        }
+                        _ => {}
+                    }
+                }
+                match file.message_type.iter_mut().find(|message| message.name() == outer) {
+                    Some(outer) => outer.nested_type.push(message),
+                    None => file.message_type.push(message),
+                }
+            }
+            _ => {}
+        }
     }
+    FileDescriptorSet { file: files }
 }
 
-fn file(
-    name: &str,
-    package: &str,
-    messages: Vec<DescriptorProto>,
-    dependencies: &[&str],
-) -> FileDescriptorProto {
-    FileDescriptorProto {
-        name: Some(name.to_owned()),
-        package: Some(package.to_owned()),
-        dependency: dependencies.iter().map(|&name| name.to_owned()).collect(),
-        message_type: messages,
-        syntax: Some("proto3".to_owned()),
-        ..FileDescriptorProto::default()
-    }
+#[allow(clippy::unnecessary_wraps)] // every field of a descriptor is optional
+fn owned(text: &str) -> Option<String> {
+    Some(text.to_owned())
 }
 
-fn message(name: &str, field: Vec<FieldDescriptorProto>) -> DescriptorProto {
-    DescriptorProto { name: Some(name.to_owned()), field, ..DescriptorProto::default() }
-}
-
-fn field(name: &str, number: i32, label: Label, kind: Type, type_name: &str) -> FieldDescriptorProto {
+/// Describes a field: its words are `repeated` or nothing, `enum` or nothing, and its type.
+fn field(words: &[&str], name: &str, number: &str) -> FieldDescriptorProto {
+    let label = if words.contains(&"repeated") { Label::Repeated } else { Label::Optional };
+    let type_name = words.last().filter(|name| name.starts_with('.'));
+    let kind = match (type_name, words.last()) {
+        (Some(_), _) if words.contains(&"enum") => Some(Type::Enum),
+        (Some(_), _) => Some(Type::Message),
+        (None, scalar) => {
+            scalar.and_then(|name| Type::from_str_name(&format!("TYPE_{}", name.to_uppercase())))
+        }
+    };
     FieldDescriptorProto {
-        name: Some(name.to_owned()),
-        number: Some(number),
+        name: owned(name),
+        number: number.parse().ok(),
         label: Some(label.into()),
-        r#type: Some(kind.into()),
-        type_name: Some(type_name.to_owned()).filter(|name| !name.is_empty()),
-        ..FieldDescriptorProto::default()
+        r#type: kind.map(i32::from),
+        type_name: type_name.map(|&name| name.to_owned()),
+        ..Default::default()
     }
 }
 
-fn enumeration(name: &str, values: &[(&str, i32)]) -> EnumDescriptorProto {
-    let value = |&(name, number): &(&str, i32)| EnumValueDescriptorProto {
-        name: Some(name.to_owned()),
-        number: Some(number),
+fn enumeration(name: &str, values: &[&str]) -> EnumDescriptorProto {
+    let pairs = values.chunks_exact(2).filter_map(|pair| Some((pair.first()?, pair.get(1)?)));
+    let value = pairs.map(|(name, number)| EnumValueDescriptorProto {
+        name: owned(name),
+        number: number.parse().ok(),
         options: None,
-    };
-    EnumDescriptorProto {
-        name: Some(name.to_owned()),
-        value: values.iter().map(value).collect(),
-        ..EnumDescriptorProto::default()
-    }
+    });
+    EnumDescriptorProto { name: owned(name), value: value.collect(), ..Default::default() }
 }

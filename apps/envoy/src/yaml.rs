@@ -201,17 +201,17 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the keys of a mapping with their values. Keys that are not in `known` are added to `problems`,
-    /// even if there are other errors.
+    /// Returns the keys of a mapping with their values. Keys that are no word of `known` are added to
+    /// `problems`, even if there are other errors.
     ///
     /// # Errors
     /// See [`mapping`](Self::mapping).
-    pub fn fields(&self, known: &[&str], problems: &mut Vec<Problem>) -> Result<Fields<'a>, Problem> {
+    pub fn fields(&self, known: &str, problems: &mut Vec<Problem>) -> Result<Fields<'a>, Problem> {
         let mut fields = self.mapping()?;
         fields.left.retain(|(name, node)| {
-            let is_known = known.contains(name);
+            let is_known = known.split(' ').any(|known| known == *name);
             if !is_known {
-                let text = format!("unknown key '{name}'; known here are {}", known.join(", "));
+                let text = format!("unknown key '{name}'; known here are {}", known.replace(' ', ", "));
                 problems.push(node.problem(text));
             }
             is_known

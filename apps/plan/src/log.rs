@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressStyle};
 use redis_cell_core::{Instant, Span};
 use redis_cell_policy::{CallError, Fields};
+use serde::Serialize;
 
 use crate::faults;
 use crate::input::{Lines, Source, TOO_LONG};
@@ -49,8 +50,8 @@ struct Opened {
 /// A summary of the lines.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// The names of the files and their formats, in the order in which they were read.
-    pub files: Vec<(String, String)>,
+    /// The files in the order in which they were read.
+    pub files: Vec<File>,
     /// Lines with a call.
     pub read: u64,
     /// Lines that cannot be read.
@@ -67,8 +68,17 @@ pub struct Summary {
     pub whole_seconds: bool,
 }
 
+/// A file.
+#[derive(Clone, Debug, Serialize)]
+pub struct File {
+    /// Its name.
+    pub name: String,
+    /// Its format.
+    pub format: String,
+}
+
 /// A line that cannot be read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Shown {
     /// The name of the file and the number of the line.
     pub at: String,
@@ -144,7 +154,7 @@ impl Log {
                     pass.present.push(Present { file, format, fields });
                     pass.present.len().saturating_sub(1)
                 });
-                pass.summary.files.push((name, format));
+                pass.summary.files.push(File { name, format });
                 let mut reader = Reader::new(file, group, &count)?;
                 match reader.next(&mut pass)? {
                     Some(now) => open.push((now, reader)),

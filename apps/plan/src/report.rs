@@ -6,7 +6,7 @@ use redis_cell_policy::{Names, Policy, Replay};
 use serde::Serialize;
 
 use crate::faults;
-use crate::log::Summary;
+use crate::log::{File, Shown, Summary};
 use crate::tally::{LimiterTally, Refusals, Tally};
 
 /// All results of a run.
@@ -25,13 +25,13 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub struct LogReport {
     /// The files in the order in which they were read.
-    pub files: Vec<FileReport>,
+    pub files: Vec<File>,
     /// Lines with a call.
     pub read: u64,
     /// Lines that cannot be read.
     pub unreadable: u64,
     /// The first unreadable lines.
-    pub first_unreadable: Vec<Line>,
+    pub first_unreadable: Vec<Shown>,
     /// The time of the first call.
     pub first: String,
     /// The time of the last call.
@@ -46,26 +46,6 @@ pub struct LogReport {
     pub latest_by_seconds: f64,
     /// Whether all times are whole seconds, so that all calls of a second count as simultaneous.
     pub whole_seconds: bool,
-}
-
-/// A file.
-#[derive(Clone, Debug, Serialize)]
-pub struct FileReport {
-    /// Its name.
-    pub name: String,
-    /// Its format.
-    pub format: String,
-}
-
-/// A line that cannot be read.
-#[derive(Clone, Debug, Serialize)]
-pub struct Line {
-    /// The name of the file and the number of the line.
-    pub at: String,
-    /// Why it cannot be read.
-    pub why: String,
-    /// The beginning of its text.
-    pub text: String,
 }
 
 /// The results of a policy.
@@ -220,18 +200,11 @@ impl LogReport {
     /// Creates the report of the lines that were read.
     pub fn new(summary: &Summary) -> Self {
         let (first, last) = summary.span.unwrap_or_default();
-        let file =
-            |(name, format): &(String, String)| FileReport { name: name.clone(), format: format.clone() };
-        let line = |shown: &crate::log::Shown| Line {
-            at: shown.at.clone(),
-            why: shown.why.clone(),
-            text: shown.text.clone(),
-        };
         Self {
-            files: summary.files.iter().map(file).collect(),
+            files: summary.files.clone(),
             read: summary.read,
             unreadable: summary.unreadable,
-            first_unreadable: summary.shown.iter().map(line).collect(),
+            first_unreadable: summary.shown.clone(),
             first: time(first),
             last: time(last),
             seconds: seconds(last.since(first).as_nanos() / 1_000),

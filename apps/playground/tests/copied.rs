@@ -74,10 +74,15 @@ struct Line {
     run: fn(&mut Connection) -> RedisResult<Rows>,
 }
 
-/// Lines in Rust as text and as code. They use the names of the caller.
+/// Lines in Rust as text and as code: first the calls of one line. They use the names of the caller.
 macro_rules! lines {
-    ($connection:ident, $answer:ident: $($policy:literal { $($rust:tt)* })*) => {
+    ($connection:ident, $answer:ident:
+     $($one:literal => $call:expr;)* several: $($policy:literal { $($rust:tt)* })*) => {
         vec![$(Line {
+            policy: $one,
+            rust: concat!("let answer = ", stringify!($call), "?;"),
+            run: |$connection| Ok($call?.rows()),
+        },)* $(Line {
             policy: $policy,
             rust: stringify!($($rust)*),
             run: |$connection| { $($rust)* Ok($answer.rows()) },
@@ -87,63 +92,45 @@ macro_rules! lines {
 
 fn lines() -> Vec<Line> {
     lines! { connection, answer:
-        "k THROTTLE 2 30 60 1" {
-            let answer = connection.cl_throttle("k", Rate::new(30, Duration::from_secs(60)).burst(2), Units(1))?;
-        }
-        "k THROTTLE 3 30 60 2 MS" {
-            let answer = connection.cl_throttle("k", Rate::new(30, Duration::from_millis(60)).burst(3), Units(2))?;
-        }
-        "k THROTTLE 3 30 60000001 5 US" {
-            let answer = connection.cl_throttle("k", Rate::new(30, Duration::from_micros(60000001)).burst(3), Units(5))?;
-        }
-        "k THROTTLE 3 30 60 0" {
-            let answer = connection.cl_throttle("k", Rate::new(30, Duration::from_secs(60)).burst(3), Units(0))?;
-        }
-        "\"\\<user> FUNNEL 4 30 60 1" {
-            let answer = connection.cl_funnel("\"\\user1", Rate::new(30, Duration::from_secs(60)).capacity(4), Units(1))?;
-        }
-        "k BUCKET 4 30 60 3" {
-            let answer = connection.cl_bucket("k", Rate::new(30, Duration::from_secs(60)).capacity(4), Units(3))?;
-        }
-        "k FIXED 4 60 1" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::period(Duration::from_secs(60))), Units(1))?;
-        }
-        "k FIXED 4 1500 2 MS" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::period(Duration::from_millis(1500))), Units(2))?;
-        }
-        "k FIXED 4 HOUR 1" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::hour()), Units(1))?;
-        }
-        "k FIXED 4 day UTC -90 1" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::day().utc_offset_minutes(-90)), Units(1))?;
-        }
-        "k FIXED 4 WEEK FROM 7 1" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::week_from(Weekday::Sunday)), Units(1))?;
-        }
-        "k FIXED 4 MONTH UTC 60 FROM 15 2" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(2))?;
-        }
-        "k FIXED 4 YEAR 1" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::year()), Units(1))?;
-        }
-        "k FIXED 4 UNTIL 1767571260 1" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::until(UNIX_EPOCH + Duration::from_secs(1767571260))), Units(1))?;
-        }
-        "k FIXED 4 UNTIL 1767571260250 2 MS" {
-            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::until(UNIX_EPOCH + Duration::from_millis(1767571260250))), Units(2))?;
-        }
-        "k WINDOW 4 60 1" {
-            let answer = connection.cl_window("k", Rate::new(4, Duration::from_secs(60)), Units(1))?;
-        }
-        "k LOG 4 60 3" {
-            let answer = connection.cl_log("k", Rate::new(4, Duration::from_secs(60)), Units(3))?;
-        }
-        "k LEASE 2 10 \"a'\\<user>\"" {
-            let answer = connection.cl_acquire("k", Places(2), Duration::from_secs(10), "\"a'\\user1\"")?;
-        }
-        "k LEASE 2 2500 <call> MS" {
-            let answer = connection.cl_acquire("k", Places(2), Duration::from_millis(2500), "call1")?;
-        }
+        "k THROTTLE 2 30 60 1" =>
+            connection.cl_throttle("k", Rate::new(30, Duration::from_secs(60)).burst(2), Units(1));
+        "k THROTTLE 3 30 60 2 MS" =>
+            connection.cl_throttle("k", Rate::new(30, Duration::from_millis(60)).burst(3), Units(2));
+        "k THROTTLE 3 30 60000001 5 US" =>
+            connection.cl_throttle("k", Rate::new(30, Duration::from_micros(60000001)).burst(3), Units(5));
+        "k THROTTLE 3 30 60 0" =>
+            connection.cl_throttle("k", Rate::new(30, Duration::from_secs(60)).burst(3), Units(0));
+        "\"\\<user> FUNNEL 4 30 60 1" =>
+            connection.cl_funnel("\"\\user1", Rate::new(30, Duration::from_secs(60)).capacity(4), Units(1));
+        "k BUCKET 4 30 60 3" =>
+            connection.cl_bucket("k", Rate::new(30, Duration::from_secs(60)).capacity(4), Units(3));
+        "k FIXED 4 60 1" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::period(Duration::from_secs(60))), Units(1));
+        "k FIXED 4 1500 2 MS" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::period(Duration::from_millis(1500))), Units(2));
+        "k FIXED 4 HOUR 1" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::hour()), Units(1));
+        "k FIXED 4 day UTC -90 1" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::day().utc_offset_minutes(-90)), Units(1));
+        "k FIXED 4 WEEK FROM 7 1" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::week_from(Weekday::Sunday)), Units(1));
+        "k FIXED 4 MONTH UTC 60 FROM 15 2" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(2));
+        "k FIXED 4 YEAR 1" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::year()), Units(1));
+        "k FIXED 4 UNTIL 1767571260 1" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::until(UNIX_EPOCH + Duration::from_secs(1767571260))), Units(1));
+        "k FIXED 4 UNTIL 1767571260250 2 MS" =>
+            connection.cl_fixed("k", Fixed::new(4, FixedWindow::until(UNIX_EPOCH + Duration::from_millis(1767571260250))), Units(2));
+        "k WINDOW 4 60 1" =>
+            connection.cl_window("k", Rate::new(4, Duration::from_secs(60)), Units(1));
+        "k LOG 4 60 3" =>
+            connection.cl_log("k", Rate::new(4, Duration::from_secs(60)), Units(3));
+        "k LEASE 2 10 \"a'\\<user>\"" =>
+            connection.cl_acquire("k", Places(2), Duration::from_secs(10), "\"a'\\user1\"");
+        "k LEASE 2 2500 <call> MS" =>
+            connection.cl_acquire("k", Places(2), Duration::from_millis(2500), "call1");
+        several:
         "a:<user> THROTTLE 4 5 1 2 b:<user> BUCKET 3 5 1 1 c:<user> FUNNEL 9 5 1 0" {
             let take = MTake::new()
                 .throttle("a:user1", Rate::new(5, Duration::from_secs(1)).burst(4), Units(2))

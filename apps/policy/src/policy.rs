@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use redis_cell_core::several::{Grammar, Join, Keyword, Options, Part, Parts, Prefix};
+use redis_cell_core::several::{GRAMMARS, Join, Keyword, Options, Part, Parts, Prefix};
 use redis_cell_core::{Error, QUANTITY, Unit, bucket, fixed, gcra, lease, log, window};
 
 use crate::template::{Amount, Fields, Template};
@@ -67,17 +67,6 @@ impl Kind {
         }
     }
 }
-
-/// The kinds, with the number of arguments of each.
-const GRAMMARS: &[Grammar] = &[
-    gcra::GRAMMAR,
-    bucket::FUNNEL,
-    bucket::BUCKET,
-    fixed::GRAMMAR,
-    window::GRAMMAR,
-    log::GRAMMAR,
-    lease::GRAMMAR,
-];
 
 impl Policy {
     /// Reads the text of a policy: the arguments of `CL.MTAKE`, separated by spaces, with or without the name

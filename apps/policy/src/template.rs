@@ -88,11 +88,6 @@ impl Template {
         };
         (before, Self(rest.to_vec()), behind)
     }
-
-    /// Returns whether the template has fields.
-    pub fn has_fields(&self) -> bool {
-        self.0.iter().any(|piece| matches!(piece, Piece::Field(_)))
-    }
 }
 
 /// A number in a policy: the same for all calls, or the value of a field.

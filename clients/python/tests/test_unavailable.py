@@ -8,6 +8,7 @@ import logging
 import subprocess
 import time
 import traceback
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -57,18 +58,38 @@ def flavor(request: pytest.FixtureRequest) -> tuple[str, str]:
     return request.param
 
 
-def guard_of(
-    flavor: tuple[str, str], port: int, choice: WhenUnavailable, timeout: float = 5, **options: Any
-) -> tuple[Any, Any]:
-    """A guard whose methods are awaited, and its client."""
+def client_of(flavor: tuple[str, str], port: int, timeout: float = 5, **options: Any) -> Any:
+    """A client that connects once: by default redis-py 8 tries for seconds."""
     library, way = flavor
-    # By default redis-py 8 tries for seconds to connect.
     module = importlib.import_module(library + (".asyncio" if way == "asyncio" else "") + ".retry")
     backoff = importlib.import_module(library + ".backoff").NoBackoff()
-    client = client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0), **options)
+    return client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0), **options)
+
+
+def guard_over(client: Any, way: str, choice: WhenUnavailable) -> Any:
+    """A guard whose methods are awaited."""
     if way == "asyncio":
-        return AsyncGuard(AsyncCell(client), when_unavailable=choice), client
-    return Awaitable(Guard(Cell(client), when_unavailable=choice)), client
+        return AsyncGuard(AsyncCell(client), when_unavailable=choice)
+    return Awaitable(Guard(Cell(client), when_unavailable=choice))
+
+
+@pytest.fixture
+async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
+    """Makes guards by the port of a server, a choice, and options of the client."""
+    clients: list[Any] = []
+
+    def guard(port: int, choice: WhenUnavailable, **options: Any) -> Any:
+        clients.append(client_of(flavor, port, **options))
+        return guard_over(clients[-1], flavor[1], choice)
+
+    yield guard
+    for client in clients:
+        await close(client, flavor[1])
+
+
+def own(guard: Any) -> Any:
+    """The guard itself."""
+    return guard.cell if isinstance(guard, Awaitable) else guard
 
 
 LIMITERS = [
@@ -82,11 +103,11 @@ LIMITERS = [
 ]
 
 
-async def test_nobody_listens(flavor: tuple[str, str]) -> None:
+async def test_nobody_listens(guarded: Any) -> None:
     port = servers.free_port()
-    open_, first = guard_of(flavor, port, FailOpen(ask_again=NEVER))
-    closed, second = guard_of(flavor, port, FailClosed(ask_again=NEVER))
-    local, third = guard_of(flavor, port, Local(share=2, ask_again=NEVER))
+    open_ = guarded(port, FailOpen(ask_again=NEVER))
+    closed = guarded(port, FailClosed(ask_again=NEVER))
+    local = guarded(port, Local(share=2, ask_again=NEVER))
     for index, (name, limiter) in enumerate(LIMITERS):
         key = f"k{index}"
         for _ in range(3):
@@ -102,12 +123,10 @@ async def test_nobody_listens(flavor: tuple[str, str]) -> None:
         assert isinstance(answers[-1], Refused) and answers[-1].retry_after > 0
         assert isinstance(await getattr(local, name)(key, limiter, 5), RefusedForever)
         assert (await getattr(local, name)(key + "s", limiter, 9, saturate=True)).taken == 4
-    for client in (first, second, third):
-        await close(client, flavor[1])
 
 
-async def test_several_limiters_are_decided_here_from_all_or_from_none(flavor: tuple[str, str]) -> None:
-    guard, client = guard_of(flavor, servers.free_port(), Local(share=2, ask_again=NEVER))
+async def test_several_limiters_are_decided_here_from_all_or_from_none(guarded: Any) -> None:
+    guard = guarded(servers.free_port(), Local(share=2, ask_again=NEVER))
     takes = (Take("a", Rate(20, per=1000), 2), Take("b", Fixed(8, per=1000), 3), Take("c", RATE, 4, shadow=True))
     first = await guard.mtake(*takes)
     assert first and [row.remaining for row in first.values()] == [8, 1, 0]
@@ -120,14 +139,11 @@ async def test_several_limiters_are_decided_here_from_all_or_from_none(flavor: t
     assert (await guard.peek("a", Rate(20, per=1000))).remaining == 6
     for holder, admitted in (("x", True), ("y", True), ("z", False), ("x", True)):
         assert bool(await guard.acquire("jobs", Lease(4, lease=60, holder=holder))) is admitted
-    await close(client, flavor[1])
 
 
 @pytest.mark.parametrize("choice", [FailOpen(NEVER), FailClosed(NEVER), Local(share=2, ask_again=NEVER)])
-async def test_limiters_in_shadow_refuse_nothing_and_count_for_nothing(
-    flavor: tuple[str, str], choice: WhenUnavailable
-) -> None:
-    guard, client = guard_of(flavor, servers.free_port(), choice)
+async def test_limiters_in_shadow_refuse_nothing_and_count_for_nothing(guarded: Any, choice: WhenUnavailable) -> None:
+    guard = guarded(servers.free_port(), choice)
     shadow = Take("shadow", Rate(2, per=1000), shadow=True)
     for _ in range(3):
         answer = await guard.mtake(shadow)
@@ -136,16 +152,15 @@ async def test_limiters_in_shadow_refuse_nothing_and_count_for_nothing(
         assert isinstance(answer["shadow"], Refused) and answer.combined.remaining == 0
         answer = await guard.mtake(Take("wide", Rate(20, per=1000)), shadow)
         assert (answer.combined.limit, answer.combined.remaining) == (10, 9)
-    await close(client, flavor[1])
 
 
 @pytest.mark.parametrize("choice", [FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)])
 async def test_errors_of_a_call_are_errors_in_every_choice(
-    server: servers.Server, flavor: tuple[str, str], choice: WhenUnavailable
+    server: servers.Server, flavor: tuple[str, str], guarded: Any, choice: WhenUnavailable
 ) -> None:
     """With the server and without it."""
     for port in (server.port, servers.free_port()):
-        guard, client = guard_of(flavor, port, choice)
+        guard = guarded(port, choice)
         for name, limiter in LIMITERS:
             answer = await getattr(guard, name)(f"more-{flavor}-{limiter.kind}", limiter, 9)
             assert isinstance(answer, RefusedForever), (name, answer)
@@ -156,7 +171,6 @@ async def test_errors_of_a_call_are_errors_in_every_choice(
         assert (await guard.throttle(f"fill-{flavor}", RATE, 9, saturate=True)).retry_after != 0
         with pytest.raises(ValueError, match="quantity must be at most 10000"):
             await guard.log("k", Log(100_000, per=60), 10_001)
-        await close(client, flavor[1])
 
 
 async def test_what_the_server_rejects_of_a_log_is_rejected_here_too(cell: Any) -> None:
@@ -169,9 +183,9 @@ async def test_what_the_server_rejects_of_a_log_is_rejected_here_too(cell: Any) 
         await cell.run(redis_cell.Call(call.name, "k", arguments, call.read))
 
 
-async def test_places_are_kept_and_given_back_here(flavor: tuple[str, str]) -> None:
+async def test_places_are_kept_and_given_back_here(guarded: Any) -> None:
     port = servers.free_port()
-    guard, client = guard_of(flavor, port, Local(share=1, ask_again=NEVER))
+    guard = guarded(port, Local(share=1, ask_again=NEVER))
 
     def lease(limit: int, holder: str, seconds: float) -> Lease:
         return Lease(limit, lease=seconds, holder=holder)
@@ -187,25 +201,23 @@ async def test_places_are_kept_and_given_back_here(flavor: tuple[str, str]) -> N
     assert await guard.release("jobs", "x") is False
     assert await guard.acquire("jobs", lease(3, "w", 60))
     assert await guard.renew("jobs", lease(3, "v", 60)) is False
-    await close(client, flavor[1])
     for choice, kept in ((FailOpen(NEVER), True), (FailClosed(NEVER), False)):
-        guard, client = guard_of(flavor, port, choice)
+        guard = guarded(port, choice)
         assert await guard.renew("jobs", lease(3, "x", 60)) is kept
         assert await guard.release("jobs", "x") is False
-        await close(client, flavor[1])
 
 
-async def test_a_wait_after_a_lowered_limit_is_the_servers(server: servers.Server, flavor: tuple[str, str]) -> None:
-    asked, one = guard_of(flavor, server.port, FailOpen())
-    local, two = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+async def test_a_wait_after_a_lowered_limit_is_the_servers(
+    server: servers.Server, flavor: tuple[str, str], guarded: Any
+) -> None:
+    asked = guarded(server.port, FailOpen())
+    local = guarded(servers.free_port(), Local(share=1, ask_again=NEVER))
     waits = []
     for guard in (asked, local):
         for index, holder in enumerate("xyz"):
             assert await guard.acquire(f"jobs-{flavor}", Lease(3, lease=1000 * (index + 1), holder=holder))
         waits.append((await guard.acquire(f"jobs-{flavor}", Lease(1, lease=60, holder="w"))).retry_after)
     assert waits[0] == pytest.approx(waits[1], abs=30) and waits[1] > 2900
-    await close(one, flavor[1])
-    await close(two, flavor[1])
 
 
 def test_local_limits_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,8 +245,8 @@ def test_local_limits_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer is not None and not answer(limiters)
 
 
-async def test_a_key_is_one_limiter_here_whatever_its_limit(flavor: tuple[str, str]) -> None:
-    guard, client = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+async def test_a_key_is_one_limiter_here_whatever_its_limit(guarded: Any) -> None:
+    guard = guarded(servers.free_port(), Local(share=1, ask_again=NEVER))
     pairs = [
         ("throttle", RATE, Rate(9, per=1000)),
         ("bucket", Bucket(8, count=8, per=1000), Bucket(9, count=9, per=1000)),
@@ -248,14 +260,13 @@ async def test_a_key_is_one_limiter_here_whatever_its_limit(flavor: tuple[str, s
     hour = timedelta(hours=1)
     answers = [await guard.fixed("until", Fixed(2, until=datetime.now(timezone.utc) + hour)) for _ in range(4)]
     assert [answer.admitted for answer in answers] == [True, True, False, False]
-    await close(client, flavor[1])
 
 
-async def test_local_limits_round_as_the_server_does(server: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_local_limits_round_as_the_server_does(server: servers.Server, guarded: Any) -> None:
     with server.admin as admin:
         admin.flushall()
-    asked, one = guard_of(flavor, server.port, FailOpen())
-    local, two = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+    asked = guarded(server.port, FailOpen())
+    local = guarded(servers.free_port(), Local(share=1, ask_again=NEVER))
     for name, limiter in (
         ("throttle", Rate(7, per=10_000)),
         ("bucket", Bucket(7, count=7, per=10_000)),
@@ -264,23 +275,17 @@ async def test_local_limits_round_as_the_server_does(server: servers.Server, fla
         for quantity in (1, 0, 2, 5, 3, 8, 1, 1):
             await same(asked, local, name, limiter, quantity)
         assert (await getattr(local, name)(name + "s", limiter, 100, saturate=True)).taken == 7
-    await close(one, flavor[1])
-    await close(two, flavor[1])
 
 
-async def test_a_bucket_keeps_its_tokens_when_its_capacity_changes(
-    server: servers.Server, flavor: tuple[str, str]
-) -> None:
+async def test_a_bucket_keeps_its_tokens_when_its_capacity_changes(server: servers.Server, guarded: Any) -> None:
     with server.admin as admin:
         admin.flushall()
-    asked, one = guard_of(flavor, server.port, FailOpen())
-    local, two = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+    asked = guarded(server.port, FailOpen())
+    local = guarded(servers.free_port(), Local(share=1, ask_again=NEVER))
     for name, kind in (("bucket", Bucket), ("funnel", Funnel)):
         small, large = kind(5, count=10, per=10_000), kind(10, count=10, per=10_000)
         for limiter, quantity in ((large, 2), (small, 0), (large, 0), (small, 4), (large, 1), (large, 1), (small, 1)):
             await same(asked, local, name, limiter, quantity)
-    await close(one, flavor[1])
-    await close(two, flavor[1])
 
 
 async def same(asked: Any, local: Any, name: str, limiter: Any, quantity: int) -> None:
@@ -292,9 +297,9 @@ async def same(asked: Any, local: Any, name: str, limiter: Any, quantity: int) -
     assert here.retry_after == (None if there.retry_after is None else pytest.approx(there.retry_after, abs=30))
 
 
-async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tuple[str, str]) -> None:
-    guard, client = guard_of(flavor, server.port, FailOpen(), max_connections=1)
-    pool = client.connection_pool
+async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tuple[str, str], guarded: Any) -> None:
+    guard = guarded(server.port, FailOpen(), max_connections=1)
+    pool = own(guard).cell.pool
     held = sending.connection_of(pool)
     held = await held if flavor[1] == "asyncio" else held
     with pytest.raises(Exception, match="Too many connections"):
@@ -303,7 +308,6 @@ async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tup
     if flavor[1] == "asyncio":
         await released
     assert (await guard.throttle(f"full-{flavor}", RATE)).decided_by == "server"
-    await close(client, flavor[1])
 
 
 def blocking_pool(flavor: tuple[str, str], port: int, **options: Any) -> Any:
@@ -314,7 +318,7 @@ def blocking_pool(flavor: tuple[str, str], port: int, **options: Any) -> Any:
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["", "blocking"])
 async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
-    flavor: tuple[str, str], blocking: bool, monkeypatch: pytest.MonkeyPatch
+    flavor: tuple[str, str], guarded: Any, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All calls are decided, and those that have waited for a connection are not sent to a server that is frozen."""
     _, way = flavor
@@ -323,7 +327,7 @@ async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
         options: dict[str, Any] = {"max_connections": 4}
         if blocking:
             options = {"connection_pool": blocking_pool(flavor, server.port, socket_timeout=1, **options)}
-        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=NEVER), timeout=1, **options)
+        guard = guarded(server.port, FailOpen(ask_again=NEVER), timeout=1, **options)
 
         async def one() -> Any:
             if way == "asyncio":
@@ -340,14 +344,13 @@ async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
         # On a busy machine, the first call may have failed before there were four.
         servers.wait_until(lambda: server.calls("cl.throttle") > 30)
         assert server.calls("cl.throttle") <= 34
-        await close(client, way)
 
 
-async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str]) -> None:
+async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str], guarded: Any) -> None:
     """Without a timeout of the client: one call waits for the frozen server, and no others wait for that one."""
     _, way = flavor
     with servers.running() as server:
-        guard, client = guard_of(flavor, server.port, FailClosed(NEVER), timeout=60, max_connections=1)
+        guard = guarded(server.port, FailClosed(NEVER), timeout=60, max_connections=1)
 
         async def one() -> Any:
             if way == "asyncio":
@@ -358,22 +361,21 @@ async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str
         server.freeze()
         first = asyncio.create_task(one())
         of = traffic.async_traffic_of if way == "asyncio" else traffic.traffic_of
-        while not of(client.connection_pool).under_way:
+        while not of(own(guard).cell.pool).under_way:
             await asyncio.sleep(0.01)
         answers = await asyncio.gather(*(one() for _ in range(5)))
         assert {answer.decided_by for answer in answers} == {"fail_closed"}
         server.thaw()
         assert (await first).decided_by == "server"
         assert (await one()).decided_by == "server"
-        await close(client, way)
 
 
 async def test_guards_of_one_pool_wait_for_each_other(
-    server: servers.Server, flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    server: servers.Server, flavor: tuple[str, str], guarded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
     _, way = flavor
-    first, client = guard_of(flavor, server.port, FailOpen(), max_connections=1)
+    first = guarded(server.port, FailOpen(), max_connections=1)
     if way == "asyncio":
         second: Any = AsyncGuard(first.cell, when_unavailable=FailClosed())
     else:
@@ -386,7 +388,6 @@ async def test_guards_of_one_pool_wait_for_each_other(
 
     answers = await asyncio.gather(*(one(guard) for guard in (first, second) * 20))
     assert {answer.decided_by for answer in answers} == {"server"}
-    await close(client, way)
 
 
 async def test_a_guard_for_asyncio_has_a_timeout_and_learns_from_it() -> None:
@@ -426,9 +427,9 @@ def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
         client.close()
 
 
-async def test_the_log_names_what_happened(caplog: pytest.LogCaptureFixture, flavor: tuple[str, str]) -> None:
+async def test_the_log_names_what_happened(caplog: pytest.LogCaptureFixture, guarded: Any) -> None:
     with servers.running() as server:
-        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=0))
+        guard = guarded(server.port, FailOpen(ask_again=0))
         await guard.throttle("k", RATE)
         server.stop()
         for _ in range(3):
@@ -436,16 +437,15 @@ async def test_the_log_names_what_happened(caplog: pytest.LogCaptureFixture, fla
         assert server.start()
         while (await guard.throttle("k", RATE)).decided_by != "server":
             await asyncio.sleep(0.02)
-        await close(client, flavor[1])
     said = [record.getMessage() for record in caplog.records if record.name == "redis_cell"]
     assert len(said) == 2 and said[1] == "the server decides again"
     assert said[0].startswith("the server is unavailable, and FailOpen decides: ")
     assert all(record.levelno == logging.WARNING for record in caplog.records if record.name == "redis_cell")
 
 
-async def test_a_frozen_server_is_asked_by_one_call_and_that_once(flavor: tuple[str, str]) -> None:
+async def test_a_frozen_server_is_asked_by_one_call_and_that_once(guarded: Any) -> None:
     with servers.running() as server:
-        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=NEVER), timeout=0.5)
+        guard = guarded(server.port, FailOpen(ask_again=NEVER), timeout=0.5)
         assert (await guard.throttle("k", RATE)).decided_by == "server"
         server.freeze()
         answers = [await guard.throttle("k", RATE) for _ in range(20)]
@@ -453,12 +453,11 @@ async def test_a_frozen_server_is_asked_by_one_call_and_that_once(flavor: tuple[
         server.thaw()
         servers.wait_until(lambda: server.calls("cl.throttle") == 2)
         assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
-        await close(client, flavor[1])
 
 
-async def test_a_server_that_comes_back_decides_again(flavor: tuple[str, str]) -> None:
+async def test_a_server_that_comes_back_decides_again(guarded: Any) -> None:
     with servers.running() as server:
-        guard, client = guard_of(flavor, server.port, FailClosed(ask_again=0.05))
+        guard = guarded(server.port, FailClosed(ask_again=0.05))
         assert (await guard.throttle("k", RATE)).decided_by == "server"
         server.stop()
         assert (await guard.throttle("k", RATE)).decided_by == "fail_closed"
@@ -469,15 +468,14 @@ async def test_a_server_that_comes_back_decides_again(flavor: tuple[str, str]) -
             await asyncio.sleep(0.02)
         assert (await guard.throttle("back", RATE)).remaining == 6
         assert server.calls("cl.throttle") == 2
-        await close(client, flavor[1])
 
 
-async def test_a_replica_cannot_decide_until_it_is_promoted(flavor: tuple[str, str]) -> None:
+async def test_a_replica_cannot_decide_until_it_is_promoted(guarded: Any) -> None:
     with servers.running() as primary, servers.running("--replicaof", f"127.0.0.1 {primary.port}") as replica:
         with replica.admin as admin:
             servers.wait_until(lambda: admin.info("replication")["master_link_status"] == "up")
-            first, one = guard_of(flavor, primary.port, FailOpen(ask_again=0.05))
-            guard, two = guard_of(flavor, replica.port, Local(share=8, ask_again=0.05))
+            first = guarded(primary.port, FailOpen(ask_again=0.05))
+            guard = guarded(replica.port, Local(share=8, ask_again=0.05))
             assert (await first.throttle("k", RATE, 6)).remaining == 2
             servers.wait_until(lambda: admin.get("k"))
             assert (await guard.throttle("k", RATE)).decided_by == "local"
@@ -487,28 +485,24 @@ async def test_a_replica_cannot_decide_until_it_is_promoted(flavor: tuple[str, s
             assert time.monotonic() < end
             await asyncio.sleep(0.02)
         assert (await guard.throttle("k", RATE)).remaining == 1
-        await close(one, flavor[1])
-        await close(two, flavor[1])
 
 
-async def test_an_error_of_the_caller_is_not_an_absence(server: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_an_error_of_the_caller_is_not_an_absence(server: servers.Server, guarded: Any) -> None:
     with server.admin as admin:
         admin.delete("list")
         admin.lpush("list", "x")
-    guard, client = guard_of(flavor, server.port, FailOpen())
+    guard = guarded(server.port, FailOpen())
     with pytest.raises(Exception, match="WRONGTYPE"):
         await guard.throttle("list", RATE)
-    await close(client, flavor[1])
-    guard, client = guard_of(flavor, server.port, FailOpen(), username="nobody", password="wrong")
+    guard = guarded(server.port, FailOpen(), username="nobody", password="wrong")
     with pytest.raises(Exception, match=r"(?i)auth|password"):
         await guard.throttle("k", RATE)
-    await close(client, flavor[1])
 
 
-async def test_a_server_that_answers_with_an_error_is_back(flavor: tuple[str, str]) -> None:
+async def test_a_server_that_answers_with_an_error_is_back(flavor: tuple[str, str], guarded: Any) -> None:
     with servers.running() as server:
-        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=NEVER))
-        policy = (guard if flavor[1] == "asyncio" else guard.cell)._policy
+        guard = guarded(server.port, FailOpen(ask_again=NEVER))
+        policy = own(guard)._policy
         server.stop()
         assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
         assert server.start()
@@ -519,7 +513,6 @@ async def test_a_server_that_answers_with_an_error_is_back(flavor: tuple[str, st
         with pytest.raises(Exception, match="WRONGTYPE"):
             await guard.throttle("list", RATE)
         assert (await guard.throttle("k", RATE)).decided_by == "server"
-        await close(client, flavor[1])
 
 
 def test_a_share_of_a_small_limit_is_one() -> None:
@@ -653,7 +646,8 @@ async def test_a_certificate_that_must_be_replaced_is_an_error_in_every_choice(
     with servers.running(*options):
         for flavor in FLAVORS:
             for choice in (FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)):
-                guard, client = guard_of(flavor, port, choice, ssl=True, ssl_ca_certs=certificate)
+                client = client_of(flavor, port, ssl=True, ssl_ca_certs=certificate)
+                guard = guard_over(client, flavor[1], choice)
                 for _ in range(2):
                     if name == "good":
                         assert (await guard.throttle("k", RATE)).decided_by == "server"

@@ -23,6 +23,7 @@ use crate::limit::{invalid, rounded_up};
 use crate::several::{Peek, Settle, Several, Take};
 use crate::{Bucket, Fixed, Gcra, Limit, Places, Quantity, Rate, Units, Wait};
 use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ToSingleRedisArg};
+use redis_cell_core::several::{GRAMMARS, Keyword, Options, Parts};
 use std::time::Duration;
 
 const UNIT: &str = "US";
@@ -398,86 +399,24 @@ fn arguments(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
 type Arguments<'a> = Vec<&'a [u8]>;
 
 /// Returns the keys among a command's arguments, and the other arguments. In a call for several limiters,
-/// each limiter follows its key.
+/// each limiter follows its key, and options may name keys.
 fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments<'a>, Arguments<'a>)> {
-    let (mut keys, mut others) = (Vec::new(), Vec::new());
-    let mut rest = arguments;
-    let is_several = matches!(name, b"CL.MTAKE" | b"CL.MPEEK" | b"CL.MSETTLE");
-    while let [key, behind @ ..] = rest {
-        // A word between two limiters, unless it is itself the key of one.
-        let joins = [b"ELSE".as_slice(), b"SPILL"].iter().any(|word| key.eq_ignore_ascii_case(word));
-        if is_several && !keys.is_empty() && joins && limiter_length(behind).is_none() {
-            others.push(*key);
-            rest = behind;
-            continue;
-        }
-        let length = if is_several { limiter_length(behind) } else { None };
-        if length.is_none() && !keys.is_empty() {
-            break; // the options
-        }
-        keys.push(*key);
-        let (limiter, behind) = behind.split_at_checked(length.unwrap_or_default()).unwrap_or((behind, &[]));
-        others.extend_from_slice(limiter);
-        rest = behind;
-    }
-    while let [option, behind @ ..] = rest {
-        if is_several && option.eq_ignore_ascii_case(b"FLOW") {
+    let mut keys = vec![0];
+    if name.starts_with(b"CL.M") {
+        let settles = name == b"CL.MSETTLE";
+        let known: &[Keyword] = if settles { &Keyword::OF_SETTLEMENTS } else { &Keyword::ALL };
+        let mut parts = Parts::of(arguments, GRAMMARS);
+        let of_options = parts.option_keys(known);
+        let limiters: Vec<usize> = parts.by_ref().map(|part| part.key).collect();
+        if Options::parse(parts.rest(), known).is_ok_and(|options| options.flow.is_some()) {
             return Err(invalid("a flow needs the module: the function library has no clients that wait"));
         }
-        others.push(*option);
-        rest = behind;
-        let option = option.to_ascii_uppercase();
-        if let (b"ONCE" | b"HOLD", [key, behind @ ..], true) = (option.as_slice(), rest, is_several) {
-            keys.push(*key);
-            rest = behind;
-        }
-        if option == b"HOLD" {
-            // The period and the owner, or the owner alone.
-            let has_period = rest.first().is_some_and(|word| word.first().is_some_and(u8::is_ascii_digit));
-            let words = match name {
-                b"CL.MTAKE" if has_period => 2,
-                b"CL.MSETTLE" => 1,
-                _ => 0,
-            };
-            let (words, behind) = rest.split_at_checked(words).unwrap_or((rest, &[]));
-            others.extend_from_slice(words);
-            rest = behind;
-            continue;
-        }
-        // The number that follows the option.
-        if let ([number, behind @ ..], true) = (rest, is_several) {
-            others.push(*number);
-            rest = behind;
-        }
+        keys.extend(limiters.into_iter().chain(of_options));
     }
-    Ok((keys, others))
-}
-
-/// Returns the number of arguments of the first limiter in `arguments`, or `None` if there is no limiter.
-fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
-    let is = |at: usize, name: &str| {
-        arguments.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
-    };
-    let kind = if is(0, "RESET") { 2 } else { 0 };
-    let kind = if is(kind, "SHADOW") { kind.saturating_add(1) } else { kind };
-    let four = ["THROTTLE", "FUNNEL", "BUCKET"];
-    let three = ["WINDOW", "LOG", "LEASE"];
-    let length = if four.iter().any(|name| is(kind, name)) {
-        5
-    } else if three.iter().any(|name| is(kind, name)) {
-        4
-    } else if is(kind, "FIXED") {
-        let mut length: usize = if is(kind.saturating_add(2), "UNTIL") { 5 } else { 4 };
-        // Options, each with a number, may precede the quantity.
-        let last = |length: usize| kind.saturating_add(length).saturating_sub(1);
-        while ["UTC", "FROM", "IDLE"].iter().any(|option| is(last(length), option)) {
-            length = length.saturating_add(2);
-        }
-        length
-    } else {
-        return None;
-    };
-    Some(kind.saturating_add(length))
+    let (keys, others): (Vec<_>, Vec<_>) =
+        arguments.iter().enumerate().partition(|(at, _)| keys.contains(at));
+    let words = |all: Vec<(usize, &&'a [u8])>| all.into_iter().map(|(_, word)| *word).collect();
+    Ok((words(keys), words(others)))
 }
 
 /// Builds the settlement that gives back all that an admitted call of several limiters has taken. Returns
@@ -489,38 +428,31 @@ fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
 /// settlements: of the `logs` with the shortest age, and of the others with the longest.
 #[cfg(feature = "aio")]
 pub(crate) fn giving_back(cmd: &Cmd, rows: &[Answer], logs: bool, ago: Duration) -> Option<Cmd> {
-    let all: Vec<&[u8]> = arguments(cmd).skip(1).collect();
-    let (mut rest, mut rows, mut back) = (all.as_slice(), rows.iter(), redis::cmd("CL.MSETTLE"));
-    let mut is_needed = false;
-    while let Some((key, behind)) = rest.split_first() {
-        let Some((limiter, behind)) = limiter_length(behind).and_then(|end| behind.split_at_checked(end))
-        else {
-            if [b"HOLD", b"ONCE"].iter().any(|word| key.eq_ignore_ascii_case(*word)) {
-                return None;
-            }
-            rest = behind; // between two limiters, or an option
-            continue;
-        };
-        rest = behind;
-        let (row, (last, words)) = (rows.next()?, limiter.split_last()?);
-        let words = words.strip_prefix(&[b"SHADOW".as_slice()]).unwrap_or(words);
-        let is_log = words.first().is_some_and(|kind| kind.eq_ignore_ascii_case(b"LOG"));
-        if is_log != logs || !row.admitted() && row.taken.is_none() {
+    let words: Vec<&[u8]> = arguments(cmd).skip(1).collect();
+    let (parts, mut rows) = (Parts::of(words.as_slice(), GRAMMARS), rows.iter());
+    if parts.option_keys(&Keyword::ALL).next().is_some() {
+        return None;
+    }
+    let (mut back, mut is_needed) = (redis::cmd("CL.MSETTLE"), false);
+    for part in parts {
+        let (key, kind) = (*words.get(part.key)?, GRAMMARS.get(part.kind)?.word);
+        let (row, (last, limit)) = (rows.next()?, words.get(part.arguments)?.split_last()?);
+        if (kind == b"LOG") != logs || !row.admitted() && row.taken.is_none() {
             continue; // a limiter in shadow that would have refused the call has taken nothing
         }
-        if let [b"LEASE", places, _] = words {
-            back.arg(*key).arg("LEASE").arg(*places).arg(0).arg(*last);
+        if kind == b"LEASE" {
+            back.arg(key).arg(kind).arg(*limit.first()?).arg(0).arg(*last);
             is_needed = true;
             continue;
         }
         let asked = std::str::from_utf8(last).ok().and_then(|units| units.parse().ok());
         let units: u64 = row.taken.or(asked)?;
         if units > 0 {
-            back.arg(*key);
+            back.arg(key);
             if row.reset_after < Duration::MAX {
                 back.arg("RESET").arg(rounded_up(row.reset_after));
             }
-            back.arg(words).arg(format!("-{units}"));
+            back.arg(kind).arg(limit).arg(format!("-{units}"));
             is_needed = true;
         }
     }

@@ -1,12 +1,8 @@
 //! Rules with `batch`: units that a process holds, with real servers, and 1,000 requests at the same time.
 
 use crate::common::Server;
-use crate::harness::{Client, Service};
+use crate::harness::{Client, Service, rules};
 use std::time::Instant;
-
-fn rules(lines: &str) -> String {
-    format!("domain: d\ndescriptors:\n{lines}")
-}
 
 /// How many of so many requests at the same time are admitted.
 async fn at_once(client: &Client, requests: usize, descriptors: &'static [&'static str]) -> usize {

@@ -218,27 +218,22 @@ descriptors:
 
 #[test]
 fn units_and_algorithms_become_limits() {
-    let fixed = |limit, window| Bound::Limit(Limit::Fixed(Fixed::new(limit, window)));
     let seconds = Duration::from_secs;
-    assert_eq!(bound("unit: SECOND, requests_per_unit: 3"), fixed(3, FixedWindow::period(seconds(1))));
-    assert_eq!(bound("unit: minute, requests_per_unit: 3"), fixed(3, FixedWindow::period(seconds(60))));
-    assert_eq!(bound("unit: hour, requests_per_unit: 3"), fixed(3, FixedWindow::hour()));
-    assert_eq!(bound("unit: day, requests_per_unit: 3"), fixed(3, FixedWindow::day()));
-    assert_eq!(bound("unit: week, requests_per_unit: 3"), fixed(3, FixedWindow::week()));
-    assert_eq!(bound("unit: month, requests_per_unit: 3"), fixed(3, FixedWindow::month()));
-    assert_eq!(bound("unit: year, requests_per_unit: 3"), fixed(3, FixedWindow::year()));
-    assert_eq!(
-        bound("unit: minute, unit_multiplier: 5, requests_per_unit: 3"),
-        fixed(3, FixedWindow::period(seconds(300)))
-    );
-    assert_eq!(
-        bound("unit: month, requests_per_unit: 3, from: 15, utc_offset: '-03:30'"),
-        fixed(3, FixedWindow::month_from(15).utc_offset_minutes(-210))
-    );
-    assert_eq!(
-        bound("unit: week, requests_per_unit: 3, from: 7"),
-        fixed(3, FixedWindow::week_from(Weekday::Sunday))
-    );
+    for (limit, window) in [
+        ("unit: SECOND", FixedWindow::period(seconds(1))),
+        ("unit: minute", FixedWindow::period(seconds(60))),
+        ("unit: hour", FixedWindow::hour()),
+        ("unit: day", FixedWindow::day()),
+        ("unit: week", FixedWindow::week()),
+        ("unit: month", FixedWindow::month()),
+        ("unit: year", FixedWindow::year()),
+        ("unit: minute, unit_multiplier: 5", FixedWindow::period(seconds(300))),
+        ("unit: month, from: 15, utc_offset: '-03:30'", FixedWindow::month_from(15).utc_offset_minutes(-210)),
+        ("unit: week, from: 7", FixedWindow::week_from(Weekday::Sunday)),
+    ] {
+        let limit = format!("{limit}, requests_per_unit: 3");
+        assert_eq!(bound(&limit), Bound::Limit(Limit::Fixed(Fixed::new(3, window))), "{limit}");
+    }
     let rate = Rate::new(30, seconds(60));
     let with = |algorithm: &str| bound(&format!("unit: minute, requests_per_unit: 30, {algorithm}"));
     assert_eq!(with("algorithm: gcra"), Bound::Limit(rate.burst(29).into()));
@@ -308,105 +303,75 @@ fn what_is_not_known_is_an_error_with_its_line_and_key() {
         errors("domain: d\nlimits: []\n"),
         "a.yaml:2: limits: unknown key 'limits'; known here are domain, descriptors, hash_tag"
     );
-    assert_eq!(errors("descriptors:\n  - key: k\n"), "a.yaml:1: the file has no domain");
-    assert_eq!(errors("domain: ''\n"), "a.yaml:1: the file has no domain");
-    assert_eq!(
-        errors("domain: d\ndescriptors:\n  - value: v\n"),
-        "a.yaml:3: descriptors[0]: the descriptor has no key"
-    );
-    assert_eq!(
-        errors("domain: d\ndescriptors:\n  - a\n  - b\n"),
-        "a.yaml:3: descriptors[0]: must be a mapping of keys to values\n\
-         a.yaml:4: descriptors[1]: must be a mapping of keys to values"
-    );
-    assert_eq!(errors("domain: d\ndescriptors: none\n"), "a.yaml:2: descriptors: must be a list");
-    assert_eq!(errors("[1]: d\n"), "a.yaml:1: a key must be a text");
-    assert_eq!(errors(""), "a.yaml:1: the file is empty");
-    assert_eq!(errors("domain: d\n---\ndomain: e\n"), "a.yaml:3: a file has one document, with one domain");
+    for (text, expected) in [
+        ("descriptors:\n  - key: k\n", "a.yaml:1: the file has no domain"),
+        ("domain: ''\n", "a.yaml:1: the file has no domain"),
+        ("[1]: d\n", "a.yaml:1: a key must be a text"),
+        ("", "a.yaml:1: the file is empty"),
+        ("domain: d\n---\ndomain: e\n", "a.yaml:3: a file has one document, with one domain"),
+        ("domain: d\ndomain: e\n", "a.yaml:2: duplicated key in mapping: domain"),
+        ("domain: d\ndescriptors: none\n", "a.yaml:2: descriptors: must be a list"),
+    ] {
+        assert_eq!(errors(text), expected);
+    }
+    for (descriptor, expected) in [
+        ("- value: v", "3: descriptors[0]: the descriptor has no key"),
+        ("- a", "3: descriptors[0]: must be a mapping of keys to values"),
+        ("- key: k*", "3: descriptors[0].key: a key has no wildcards; they are for values"),
+        (
+            "- {key: k,\n value: v,\n share_threshold: true}",
+            "5: descriptors[0].share_threshold: needs a value with '*'",
+        ),
+        (
+            "- {key: k,\n shadow_mode: maybe}",
+            "4: descriptors[0].shadow_mode: must be true or false, and is 'maybe'",
+        ),
+    ] {
+        assert_eq!(errors(&format!("domain: d\ndescriptors:\n{descriptor}\n")), format!("a.yaml:{expected}"));
+    }
     assert!(errors("domain: d\ndescriptors:\n  - {key: k\n").starts_with("a.yaml:4: "));
-    assert_eq!(errors("domain: d\ndomain: e\n"), "a.yaml:2: duplicated key in mapping: domain");
-    assert_eq!(
-        errors(&limited("unit: day, requests_per_unit: 5, 'unit': hour")),
-        "a.yaml:4: descriptors[0].rate_limit.unit: the key is given twice"
-    );
-    assert_eq!(
-        errors("domain: d\ndescriptors:\n  - key: k*\n"),
-        "a.yaml:3: descriptors[0].key: a key has no wildcards; they are for values"
-    );
-    assert_eq!(
-        errors("domain: d\ndescriptors:\n  - key: k\n    value: v\n    share_threshold: true\n"),
-        "a.yaml:5: descriptors[0].share_threshold: needs a value with '*'"
-    );
-    assert_eq!(
-        errors("domain: d\ndescriptors:\n  - key: k\n    shadow_mode: maybe\n"),
-        "a.yaml:4: descriptors[0].shadow_mode: must be true or false, and is 'maybe'"
-    );
+    let twice = errors(&limited("unit: day, requests_per_unit: 5, 'unit': hour"));
+    assert_eq!(twice, "a.yaml:4: descriptors[0].rate_limit.unit: the key is given twice");
 }
 
 #[test]
 fn limits_that_make_no_sense_are_errors() {
     let error =
         |rate_limit: &str| errors(&limited(rate_limit)).replace("a.yaml:4: descriptors[0].rate_limit", "");
-    assert_eq!(
-        error("unit: foo, requests_per_unit: 5"),
-        ".unit: must be second, minute, hour, day, week, month or year, and is 'foo'"
-    );
-    assert_eq!(error("requests_per_unit: 5"), ": has no unit, and is not unlimited");
-    assert_eq!(
-        error("unit: day, requests_per_unit: -1"),
-        ".requests_per_unit: must be a whole number from 0 to 4294967295, and is '-1'"
-    );
-    assert_eq!(error("unlimited: true, unit: day"), ".unit: an unlimited rule has no unit");
-    assert_eq!(error("unlimited: true, burst: 5"), ".burst: an unlimited rule has no burst");
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, name: a, replaces: [{name: a}]"),
-        ".replaces[0]: a rule does not replace itself"
-    );
-    assert_eq!(error("unit: day, requests_per_unit: 5, replaces: [{name: }]"), ".replaces[0]: has no name");
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, algorithm: leaky"),
-        ".algorithm: must be fixed, gcra, window, log, bucket, funnel or lease, and is 'leaky'"
-    );
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, burst: 5"),
-        ".burst: is for algorithm: gcra, bucket or funnel"
-    );
-    assert_eq!(error("unit: day, requests_per_unit: 5, from: 5"), ".from: is for weeks and months");
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, algorithm: log, from: 5"),
-        ".from: is for algorithm: fixed"
-    );
-    assert_eq!(
-        error("unit: month, unit_multiplier: 3, requests_per_unit: 5"),
-        ".unit: has no unit_multiplier: months and years differ in length"
-    );
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, utc_offset: '+15:00'"),
-        ".utc_offset: must be an offset such as +05:30, and is '+15:00'"
-    );
+    for line in "\
+unit: foo, requests_per_unit: 5 => .unit: must be second, minute, hour, day, week, month or year, and is 'foo'
+requests_per_unit: 5 => : has no unit, and is not unlimited
+unit: day, requests_per_unit: -1 => \
+    .requests_per_unit: must be a whole number from 0 to 4294967295, and is '-1'
+unlimited: true, unit: day => .unit: an unlimited rule has no unit
+unlimited: true, burst: 5 => .burst: an unlimited rule has no burst
+unlimited: true, batch: 5 => .batch: an unlimited rule has no batch
+FIVE, name: a, replaces: [{name: a}] => .replaces[0]: a rule does not replace itself
+FIVE, replaces: [{name: }] => .replaces[0]: has no name
+FIVE, algorithm: leaky => \
+    .algorithm: must be fixed, gcra, window, log, bucket, funnel or lease, and is 'leaky'
+FIVE, burst: 5 => .burst: is for algorithm: gcra, bucket or funnel
+FIVE, from: 5 => .from: is for weeks and months
+FIVE, algorithm: log, from: 5 => .from: is for algorithm: fixed
+unit: month, unit_multiplier: 3, requests_per_unit: 5 => \
+    .unit: has no unit_multiplier: months and years differ in length
+FIVE, utc_offset: '+15:00' => .utc_offset: must be an offset such as +05:30, and is '+15:00'
+FIVE, headers: {'a b': c} => .headers.a b: is not a header of HTTP
+FIVE, hold: 1s => .hold: is for rules with a batch
+FIVE, algorithm: log, batch: 5 => .batch: is for algorithm: fixed or gcra
+FIVE, batch: 5, ban: 1m => .batch: is not for rules with a ban, which the server alone knows"
+        .lines()
+    {
+        let (limit, expected) = line.split_once(" => ").unwrap();
+        assert_eq!(error(&limit.replace("FIVE", "unit: day, requests_per_unit: 5")), expected);
+    }
     for wrong in ["10", "0s", "36501d", "99999999999999999999d", "-1s", "1 h"] {
         let expected = format!("must be a duration from 1us to 36500d, and is '{wrong}'");
-        assert_eq!(
-            error(&format!("unit: day, requests_per_unit: 5, ban: {wrong}")),
-            format!(".ban: {expected}")
-        );
-        let batch = format!("unit: day, requests_per_unit: 5, batch: 5, hold: {wrong}");
-        assert_eq!(error(&batch), format!(".hold: {expected}"));
+        for (name, more) in [("ban", ""), ("hold", "batch: 5, ")] {
+            let limit = format!("unit: day, requests_per_unit: 5, {more}{name}: {wrong}");
+            assert_eq!(error(&limit), format!(".{name}: {expected}"));
+        }
     }
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, headers: {'a b': c}"),
-        ".headers.a b: is not a header of HTTP"
-    );
-    assert_eq!(error("unit: day, requests_per_unit: 5, hold: 1s"), ".hold: is for rules with a batch");
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, algorithm: log, batch: 5"),
-        ".batch: is for algorithm: fixed or gcra"
-    );
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, batch: 5, ban: 1m"),
-        ".batch: is not for rules with a ban, which the server alone knows"
-    );
-    assert_eq!(error("unlimited: true, batch: 5"), ".batch: an unlimited rule has no batch");
     let quota = limited("unit: day, requests_per_unit: 5, batch: 5") + "    quota_mode: true\n";
     assert_eq!(errors(&quota), "a.yaml:4: descriptors[0].rate_limit: with quota_mode a rule has no batch");
     // What the server would refuse.

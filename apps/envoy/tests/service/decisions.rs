@@ -1,105 +1,25 @@
 //! Decisions of the service, asked by gRPC, with a real server of the limiters.
 
 use crate::common::Server;
-use crate::harness::{Client, Service, descriptor, is_ok, row, with_hits};
+use crate::harness::{Client, Service, descriptor, is_ok, row, rows, rules, with_hits};
 use prost_types::value::Kind;
 use redis_cell_envoy::proto::{Code, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 
-async fn start(rules: &str, settings: &[(&str, &str)]) -> (Server, Service, Client) {
+/// A server, the service with these rules of a domain `d`, and a client.
+async fn start(lines: &str, settings: &[(&str, &str)]) -> (Server, Service, Client) {
     let server = Server::start();
-    let service = Service::with(&server, rules, settings);
+    let service = Service::with(&server, &rules(lines), settings);
     let client = service.client().await;
     (server, service, client)
-}
-
-/// The rules of a domain `d`.
-fn rules(lines: &str) -> String {
-    format!("domain: d\ndescriptors:\n{lines}")
-}
-
-/// The examples of the reference's documentation, each with its domain.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_documented_examples_of_the_reference_decide_as_it_documents() {
-    let server = Server::start();
-    let marketing = "
-domain: messages
-descriptors:
-  - key: kind
-    value: marketing
-    descriptors:
-      - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}
-  - {key: number, rate_limit: {unit: day, requests_per_unit: 100}}
-";
-    let service = Service::start(&server, marketing);
-    let client = service.client().await.of("messages");
-    // Five marketing messages a day to each number, and a hundred messages of any kind.
-    assert_eq!(client.admitted(7, &["kind=marketing,number=1", "number=1"]).await, 5);
-    assert_eq!(client.admitted(7, &["kind=marketing,number=2", "number=2"]).await, 5);
-    // The two that were refused have not been charged anywhere: 95 are left.
-    assert_eq!(client.admitted(97, &["number=1"]).await, 95);
-
-    // The most specific value goes first: an address that is banned, among those that are limited.
-    let (_server, _service, client) = start(
-        &rules(
-            "  - {key: address, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: address, value: 50.0.0.5, rate_limit: {unit: hour, requests_per_unit: 0}}
-  - {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1}}
-  - {key: free, rate_limit: {unlimited: true}}
-  - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: file, value: own/*, rate_limit: {unit: hour, requests_per_unit: 10}}
-",
-        ),
-        &[],
-    )
-    .await;
-    assert_eq!(client.admitted(12, &["address=50.0.0.1"]).await, 10);
-    assert_eq!(client.admitted(3, &["address=50.0.0.5"]).await, 0);
-    // Levels must be equal in number.
-    assert_eq!(client.admitted(3, &["a=b,c=d"]).await, 3);
-    // Unlimited.
-    let response = client.ask(vec![descriptor("free=x")]).await;
-    assert_eq!(row(&response.statuses[0]), (true, u32::MAX));
-    assert_eq!(response.statuses[0].current_limit, None);
-    // Values that share a limiter, and values that have their own.
-    assert_eq!(client.admitted(5, &["file=pub/a"]).await, 5);
-    assert_eq!(client.admitted(5, &["file=pub/b"]).await, 5);
-    assert_eq!(client.admitted(5, &["file=pub/c"]).await, 0);
-    assert_eq!(client.admitted(12, &["file=own/a"]).await, 10);
-    assert_eq!(client.admitted(12, &["file=own/b"]).await, 10);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rule_replaces_others_by_their_names() {
-    let (_server, _service, client) = start(
-        &rules(
-            "  - key: a
-    value: '1'
-    descriptors:
-      - {key: user, rate_limit: {name: narrow, unit: hour, requests_per_unit: 5}}
-  - key: b
-    value: '2'
-    descriptors:
-      - {key: user, rate_limit: {replaces: [{name: narrow}], unit: hour, requests_per_unit: 10}}
-",
-        ),
-        &[],
-    )
-    .await;
-    assert_eq!(client.admitted(12, &["a=1,user=x", "b=2,user=x"]).await, 10);
-    // What is replaced was not charged.
-    assert_eq!(client.admitted(12, &["a=1,user=x"]).await, 5);
-    assert_eq!(client.admitted(12, &["b=2,user=y"]).await, 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_descriptors_of_a_request_are_charged_or_none() {
     let (server, _service, client) = start(
-        &rules(
-            "  - {key: narrow, rate_limit: {unit: hour, requests_per_unit: 2}}
+        "  - {key: narrow, rate_limit: {unit: hour, requests_per_unit: 2}}
   - {key: wide, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: gcra, rate_limit: {unit: day, requests_per_unit: 10, algorithm: gcra}}
 ",
-        ),
         &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")], // which would be a call
     )
     .await;
@@ -107,15 +27,13 @@ async fn all_descriptors_of_a_request_are_charged_or_none() {
     for left in [1, 0] {
         let response = client.ask(all()).await;
         assert!(is_ok(&response));
-        let rows: Vec<_> = response.statuses.iter().map(row).collect();
-        assert_eq!(rows, [(true, 8 + left), (true, left), (true, 8 + left), (true, 0)]);
+        assert_eq!(rows(&response), [(true, 8 + left), (true, left), (true, 8 + left), (true, 0)]);
         assert_eq!(response.statuses[3].current_limit, None);
     }
     for _ in 0..3 {
         let response = client.ask(all()).await;
         assert!(!is_ok(&response));
-        let rows: Vec<_> = response.statuses.iter().map(row).collect();
-        assert_eq!(rows, [(true, 8), (false, 0), (true, 8), (true, 0)]);
+        assert_eq!(rows(&response), [(true, 8), (false, 0), (true, 8), (true, 0)]);
         let limit = response.statuses[1].current_limit.as_ref().unwrap();
         assert_eq!((limit.requests_per_unit, limit.unit), (2, i32::from(Unit::Hour)));
         let wait = response.statuses[1].duration_until_reset.unwrap().seconds;
@@ -130,29 +48,27 @@ async fn all_descriptors_of_a_request_are_charged_or_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_are_those_of_the_descriptor_or_of_the_request() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
+        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: other, rate_limit: {unit: hour, requests_per_unit: 100}}
 ",
-        ),
         &[],
     )
     .await;
     let request =
         |hits_addend, descriptors| RateLimitRequest { domain: "d".into(), descriptors, hits_addend };
     let response = client.send(request(3, vec![descriptor("k=1"), with_hits("other=1", 5)])).await.unwrap();
-    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 7), (true, 95)]);
+    assert_eq!(rows(&response), [(true, 7), (true, 95)]);
     // All or none: 8 do not fit.
     let response = client.send(request(8, vec![descriptor("k=1"), descriptor("other=1")])).await.unwrap();
-    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(false, 7), (true, 95)]);
+    assert_eq!(rows(&response), [(false, 7), (true, 95)]);
     // The same descriptor twice is one limiter with the sum.
     let response = client.send(request(3, vec![descriptor("k=1"), descriptor("k=1")])).await.unwrap();
-    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 1), (true, 1)]);
+    assert_eq!(rows(&response), [(true, 1), (true, 1)]);
     assert_eq!(client.admitted(1, &["k=1", "k=1"]).await, 0);
     assert_eq!(client.admitted(2, &["k=1"]).await, 1);
     // More than any limit, and more than an integer of the server.
     let response = client.send(request(0, vec![with_hits("k=2", u64::MAX)])).await.unwrap();
-    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(false, 10)]);
+    assert_eq!(rows(&response), [(false, 10)]);
     assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3_600);
     // Refused for itself, so that nothing else is charged.
     let response = client.send(request(0, vec![descriptor("k=2")])).await.unwrap();
@@ -160,45 +76,18 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_overdraft_any_number_of_instances_charge_as_one() {
-    let server = Server::start();
-    let text =
-        rules("  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 100, overdraft: true}}\n");
-    for count in 1..=4 {
-        let services: Vec<Service> = (0..count).map(|_| Service::start(&server, &text)).collect();
-        let mut clients = Vec::new();
-        for service in &services {
-            clients.push(service.client().await);
-        }
-        let mut turns = clients.iter().cycle();
-        let mut ask = |hits| turns.next().unwrap().ask(vec![with_hits(&format!("tokens={count}"), hits)]);
-        let mut admitted = 0;
-        for _ in 0..20 {
-            if is_ok(&ask(0).await) {
-                ask(60).await;
-                admitted += 1;
-            }
-        }
-        // 60 of 100, and 120 of 100, as with one instance.
-        assert_eq!(admitted, 2, "{count} instances");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
     let (_server, mut service, client) = start(
-        &rules(
-            "  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}
+        "  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}
   - {key: b, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: debt, rate_limit: {unit: year, requests_per_unit: 10, overdraft: true}}
   - {key: hot, rate_limit: {unit: year, requests_per_unit: 10, batch: 5}}
 ",
-        ),
         &[],
     )
     .await;
     let back = |text: &str, hits| RateLimitDescriptor { is_negative_hits: true, ..with_hits(text, hits) };
-    let rows = async |descriptors| client.ask(descriptors).await.statuses.iter().map(row).collect::<Vec<_>>();
+    let asked = async |descriptors| rows(&client.ask(descriptors).await);
     let one = |text: &str| with_hits(text, 1);
     for (descriptors, expected) in [
         (vec![with_hits("a=1", 0)], vec![(true, 2)]),
@@ -212,7 +101,7 @@ async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
         (vec![back("debt=1", 14), one("b=1"), one("hot=1")], vec![(true, 5), (true, 7), (true, 0)]),
         (vec![back("b=1", 2), with_hits("a=1", 2)], vec![(true, 9), (false, 1)]),
     ] {
-        assert_eq!(rows(descriptors.clone()).await, expected, "{descriptors:?}");
+        assert_eq!(asked(descriptors.clone()).await, expected, "{descriptors:?}");
     }
     // A rule that does not say what its charges do is named.
     let logged = service.process.logged("rules.yaml:3: a request has 0 hits. ");
@@ -222,12 +111,10 @@ async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_in_shadow_mode_refuses_nothing_and_says_so() {
     let (_server, service, client) = start(
-        &rules(
-            "  - {key: new, rate_limit: {unit: hour, requests_per_unit: 2}, shadow_mode: true}
+        "  - {key: new, rate_limit: {unit: hour, requests_per_unit: 2}, shadow_mode: true}
   - {key: old, rate_limit: {unit: hour, requests_per_unit: 4}}
   - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}, shadow_mode: true}
 ",
-        ),
         &[],
     )
     .await;
@@ -250,8 +137,8 @@ async fn a_rule_in_shadow_mode_refuses_nothing_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_global_shadow_mode_admits_everything_and_shows_what_is_over() {
-    let text = rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n");
-    let (_server, service, client) = start(&text, &[("SHADOW_MODE", "true")]).await;
+    let text = "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n";
+    let (_server, service, client) = start(text, &[("SHADOW_MODE", "true")]).await;
     assert_eq!(client.admitted(3, &["k=1"]).await, 3);
     let response = client.ask(vec![descriptor("k=1")]).await;
     assert_eq!((response.overall_code, row(&response.statuses[0])), (i32::from(Code::Ok), (false, 0)));
@@ -261,14 +148,12 @@ async fn the_global_shadow_mode_admits_everything_and_shows_what_is_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_with_quota_mode_refuse_only_together() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - {key: s, value: one, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1},
+        "  - {key: s, value: one, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1},
      metadata: {pool: {name: one, rank: 1}}}
   - {key: s, value: two, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2},
      metadata: {pool: {name: two, spare: true}}}
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 5}}
 ",
-        ),
         &[("RESPONSE_DYNAMIC_METADATA", "true")],
     )
     .await;
@@ -302,19 +187,19 @@ async fn rules_with_quota_mode_refuse_only_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_rules_that_limit_the_request_refuse_it_by_quota() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - {key: one, quota_mode: true, rate_limit: {name: one, unit: hour, requests_per_unit: 1}}
+        "  - {key: one, quota_mode: true, rate_limit: {name: one, unit: hour, requests_per_unit: 1}}
   - {key: free, quota_mode: true, rate_limit: {unlimited: true}}
   - {key: other, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: two, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, replaces: [{name: one}]}}
 ",
-        ),
         &[],
     )
     .await;
     // A rule without a limit, and a rule that is replaced, do not admit what the others of their kind refuse.
     assert_eq!(client.admitted(4, &["one=1", "free=1", "other=1"]).await, 1);
     assert_eq!(client.admitted(4, &["one=2", "two=2", "other=2"]).await, 1);
+    let free = client.ask(vec![descriptor("free=1")]).await;
+    assert_eq!((rows(&free), free.statuses[0].current_limit.as_ref()), (vec![(true, u32::MAX)], None));
     // Each request that is admitted is charged for all its rules, and no other.
     for other in ["other=1", "other=2"] {
         assert_eq!(client.admitted(12, &[other]).await, 9, "{other}");
@@ -324,11 +209,9 @@ async fn only_rules_that_limit_the_request_refuse_it_by_quota() {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_quota_mode_for_all_rules_a_descriptor_without_a_rule_admits() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}
+        "  - {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}
   - {key: other, rate_limit: {unit: hour, requests_per_unit: 3}}
 ",
-        ),
         &[("QUOTA_MODE", "true")],
     )
     .await;
@@ -340,14 +223,12 @@ async fn with_quota_mode_for_all_rules_a_descriptor_without_a_rule_admits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_what_the_reference_counts() {
     let (_server, service, client) = start(
-        &rules(
-            "  - {key: tenth, rate_limit: {unit: hour, requests_per_unit: 100}}
+        "  - {key: tenth, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: old, rate_limit: {name: old, unit: hour, requests_per_unit: 10}}
   - {key: new, rate_limit: {unit: hour, requests_per_unit: 10, replaces: [{name: old}]}}
   - {key: long, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: empty, value_to_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
 ",
-        ),
         &[],
     )
     .await;
@@ -384,11 +265,9 @@ async fn metrics_count_what_the_reference_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn descriptors_of_one_limiter_are_one_decision() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
+        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: call, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: lease}}
 ",
-        ),
         &[],
     )
     .await;
@@ -396,9 +275,9 @@ async fn descriptors_of_one_limiter_are_one_decision() {
     client.ask(vec![with_hits("k=1", 5)]).await;
     // What comes back and what is charged are one difference.
     let response = client.ask(vec![back("k=1", 3), with_hits("k=1", 4)]).await;
-    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 4), (true, 4)]);
+    assert_eq!(rows(&response), [(true, 4), (true, 4)]);
     let response = client.ask(vec![with_hits("k=1", 1), back("k=1", 5)]).await;
-    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 8), (true, 8)]);
+    assert_eq!(rows(&response), [(true, 8), (true, 8)]);
     // Two places are two requests: with one of them, the other would not be counted.
     let request = |descriptors| RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
     let error = client.send(request(vec![descriptor("call=a"), descriptor("call=b")])).await.unwrap_err();
@@ -411,7 +290,7 @@ async fn descriptors_of_one_limiter_are_one_decision() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_with_many_descriptors_takes_no_time_per_pair() {
     let (_server, _service, client) =
-        start(&rules("  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}\n"), &[]).await;
+        start("  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}\n", &[]).await;
     let many: Vec<_> = (0..40_000).map(|index| descriptor(&format!("none={index}"))).collect();
     let response = client.ask(many);
     let response = tokio::time::timeout(std::time::Duration::from_secs(60), response).await.unwrap();
@@ -421,7 +300,7 @@ async fn a_request_with_many_descriptors_takes_no_time_per_pair() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_bring_its_limit_along() {
     let (_server, _service, client) =
-        start(&rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n"), &[]).await;
+        start("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n", &[]).await;
     let limit =
         |requests_per_unit, unit: Unit| Some(RateLimitOverride { requests_per_unit, unit: unit.into() });
     let with = |limit| RateLimitDescriptor { limit, ..descriptor("user=1") };
@@ -452,7 +331,7 @@ async fn rules_have_algorithms_of_any_kind() {
         "  - {key: month, rate_limit: {unit: month, requests_per_unit: 3, from: 15, utc_offset: '+01:00'}}\n",
     );
     text.push_str("  - {key: five, rate_limit: {unit: minute, unit_multiplier: 5, requests_per_unit: 3}}\n");
-    let (_server, _service, client) = start(&rules(&text), &[]).await;
+    let (_server, _service, client) = start(&text, &[]).await;
     for kind in ["fixed", "gcra", "window", "log", "bucket", "funnel", "month", "five"] {
         assert_eq!(client.admitted(5, &[&format!("{kind}=1")]).await, 3, "{kind}");
         // A refusal says when the next one would be admitted.
@@ -471,10 +350,8 @@ async fn rules_have_algorithms_of_any_kind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ban_refuses_everything_until_it_is_over() {
     let (server, _service, client) = start(
-        &rules(
-            "  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}
+        "  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}
   - {key: forever, rate_limit: {unit: year, requests_per_unit: 1, ban: 36500d}}\n",
-        ),
         &[("RETRY_AFTER_HEADER", "Retry-After")],
     )
     .await;
@@ -519,12 +396,10 @@ async fn a_refusal_stands_when_its_ban_cannot_begin() {
 #[tokio::test(flavor = "multi_thread")]
 async fn places_are_held_by_requests_until_they_are_given_back() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - key: pool
+        "  - key: pool
     descriptors:
       - {key: request, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: lease}}
 ",
-        ),
         &[],
     )
     .await;
@@ -541,11 +416,9 @@ async fn places_are_held_by_requests_until_they_are_given_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_have_headers_of_their_own() {
     let (_server, _service, client) = start(
-        &rules(
-            "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1, headers: {X-Plan: free}}}
+        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1, headers: {X-Plan: free}}}
   - {key: wide, rate_limit: {unit: hour, requests_per_unit: 5}}
 ",
-        ),
         &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "x-limit")],
     )
     .await;
@@ -566,7 +439,7 @@ async fn refusals_have_headers_of_their_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_without_meaning_are_errors() {
-    let (_server, service, client) = start("domain: d\n", &[]).await;
+    let (_server, service, client) = start("", &[]).await;
     let request =
         |domain: &str, descriptors| RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 };
     for request in [request("", vec![descriptor("k=1")]), request("d", vec![])] {
@@ -658,24 +531,24 @@ async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
     let settings = [("SERVER_UNAVAILABLE", "local"), ("REDIS_TIMEOUT", "200ms")];
     let service = Service::at(NOBODY, &text, &settings);
     let client = service.client().await;
-    let rows = async |descriptors: &[&str]| {
+    let asked = async |descriptors: &[&str]| {
         let response = client.ask(descriptors.iter().map(|text| descriptor(text)).collect()).await;
-        (is_ok(&response), response.statuses.iter().map(row).collect::<Vec<_>>())
+        (is_ok(&response), rows(&response))
     };
     // What refuses is the first one, the last one, or one that asks no limiter.
-    assert_eq!(rows(&["wide=1", "narrow=1"]).await, (true, vec![(true, 9), (true, 1)]));
-    assert_eq!(rows(&["wide=1", "narrow=1"]).await, (true, vec![(true, 8), (true, 0)]));
+    assert_eq!(asked(&["wide=1", "narrow=1"]).await, (true, vec![(true, 9), (true, 1)]));
+    assert_eq!(asked(&["wide=1", "narrow=1"]).await, (true, vec![(true, 8), (true, 0)]));
     for _ in 0..3 {
-        assert_eq!(rows(&["wide=1", "narrow=1"]).await, (false, vec![(true, 8), (false, 0)]));
-        assert_eq!(rows(&["narrow=1", "wide=1"]).await, (false, vec![(false, 0), (true, 8)]));
-        assert_eq!(rows(&["wide=1", "none=1"]).await, (false, vec![(true, 8), (false, 0)]));
+        assert_eq!(asked(&["wide=1", "narrow=1"]).await, (false, vec![(true, 8), (false, 0)]));
+        assert_eq!(asked(&["narrow=1", "wide=1"]).await, (false, vec![(false, 0), (true, 8)]));
+        assert_eq!(asked(&["wide=1", "none=1"]).await, (false, vec![(true, 8), (false, 0)]));
     }
     // A rule in shadow mode refuses nothing.
-    assert_eq!(rows(&["wide=1", "new=1"]).await, (true, vec![(true, 7), (true, 0)]));
-    assert_eq!(rows(&["wide=1", "new=1"]).await, (true, vec![(true, 6), (true, 0)]));
+    assert_eq!(asked(&["wide=1", "new=1"]).await, (true, vec![(true, 7), (true, 0)]));
+    assert_eq!(asked(&["wide=1", "new=1"]).await, (true, vec![(true, 6), (true, 0)]));
     // Rules with quota_mode refuse together.
     assert_eq!(client.admitted(5, &["s=one", "s=two", "wide=1"]).await, 2);
-    assert_eq!(rows(&["wide=1"]).await, (true, vec![(true, 3)]));
+    assert_eq!(asked(&["wide=1"]).await, (true, vec![(true, 3)]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

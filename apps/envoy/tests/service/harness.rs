@@ -255,9 +255,19 @@ pub fn is_ok(response: &RateLimitResponse) -> bool {
     response.overall_code == i32::from(Code::Ok)
 }
 
+/// The rules of a domain `d`.
+pub fn rules(lines: &str) -> String {
+    format!("domain: d\ndescriptors:\n{lines}")
+}
+
 /// Whether the status admits, and what remains.
 pub fn row(status: &DescriptorStatus) -> (bool, u32) {
     (status.code == i32::from(Code::Ok), status.limit_remaining)
+}
+
+/// The same for all descriptors of a request.
+pub fn rows(response: &RateLimitResponse) -> Vec<(bool, u32)> {
+    response.statuses.iter().map(row).collect()
 }
 
 /// A descriptor with hits of its own.

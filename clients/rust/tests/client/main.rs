@@ -27,7 +27,6 @@ mod http;
 mod leased;
 mod merged;
 mod messages;
-mod others;
 mod readme;
 mod refusals;
 mod repeated;
