@@ -64,11 +64,19 @@ C = TypeVar("C")
 
 
 @dataclass(slots=True)
+class _Waiting(Generic[T]):
+    quantity: int
+    ticket: T
+    part: Batch | None = None
+    """The units that it was served with."""
+
+
+@dataclass(slots=True)
 class _Share(Generic[T]):
     """The units that are held for a key, and the calls that wait for more."""
 
     holding: Holding
-    waiting: deque[tuple[int, T]] = field(default_factory=deque)
+    waiting: deque[_Waiting[T]] = field(default_factory=deque["_Waiting[T]"])
     error: Exception | None = None
 
 
@@ -121,9 +129,11 @@ class _Leases(Generic[T]):
     def _serve(self, share: _Share[T], now: Nanos) -> int:
         """Serves the waiting calls in order. Returns the units to fetch for the remaining calls, or in advance."""
         while share.waiting:
-            quantity, ticket = share.waiting[0]
+            waiting = share.waiting[0]
+            quantity, ticket = waiting.quantity, waiting.ticket
             # A call that was cancelled needs no units.
             if not ticket.done():
+                waiting.part = share.holding.part(now, quantity)
                 wait = share.holding.spend(now, quantity)
                 if wait is None:
                     if units := share.holding.ask(now, quantity):
@@ -218,12 +228,24 @@ class AsyncLeased(_Leases[_Future]):
             if units := share.holding.ask(now, 0):
                 self._start(self._fetch(key, share, units))
             return verdict
-        future: _Future = asyncio.get_running_loop().create_future()
-        share.waiting.append((quantity, future))
+        waiting: _Waiting[_Future] = _Waiting(quantity, asyncio.get_running_loop().create_future())
+        share.waiting.append(waiting)
         if units := self._serve(share, now):
             self._start(self._fetch(key, share, units))
-        served = await future
+        try:
+            served = await waiting.ticket
+        except asyncio.CancelledError:
+            self._unread(share, waiting)
+            raise
         return await self._take_directly(key, quantity) if served is None else served
+
+    def _unread(self, share: _Share[_Future], waiting: _Waiting[_Future]) -> None:
+        """Takes back the units of a call that was cancelled before it could read that it has them."""
+        ticket = waiting.ticket
+        if ticket.cancelled() or not ticket.done() or ticket.exception() is not None or not ticket.result():
+            return
+        if waiting.part is not None:
+            share.holding.unspend(time.monotonic_ns(), waiting.part)
 
     async def give_back(self) -> None:
         """Gives the held units back, as far as possible. Call it before the process ends.
@@ -360,7 +382,7 @@ class Leased(_Leases[_Promise]):
                         self._fetch(key, share, units)
                     return verdict
                 promise = concurrent.futures.Future()
-                share.waiting.append((quantity, promise))
+                share.waiting.append(_Waiting(quantity, promise))
                 if units := self._serve(share, now):
                     self._fetch(key, share, units)
         if share is None or promise is None or (served := self._await(key, share, promise)) is None:
