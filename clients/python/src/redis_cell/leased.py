@@ -19,7 +19,7 @@ from . import wire
 from .answers import Admitted, Answer, Key, Refused
 from .client import AsyncCell, Cell
 from .holding import Batch, Holding, Nanos, Terms
-from .limiters import Fixed, Rate, Window
+from .limiters import Fixed, Rate, Window, of_kind, whole
 from .times import Seconds, micros
 from .wire import Call, Settle
 
@@ -86,8 +86,9 @@ class _Leases(Generic[T]):
     def __init__(
         self, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
-        if not 1 <= least <= most:
-            raise ValueError(f"least and most must be at least 1, and least at most most, not {least} and {most}")
+        of_kind(limit, "limit", Rate, Fixed, Window)
+        whole(most, "most", whole(least, "least", 1))
+        whole(keys, "keys")
         rate = limit if isinstance(limit, Rate) else None
         nanos = micros(hold, "hold", least=1) * 1000
         self._terms = Terms(rate, least, most, nanos, int(_TIMEOUT * 1_000_000_000))
@@ -102,8 +103,8 @@ class _Leases(Generic[T]):
 
     def _share(self, key: Key, quantity: int) -> _Share[T] | None:
         """Returns the share of a key, or None if the server must decide the call directly."""
-        if quantity < 0:
-            raise ValueError(f"quantity must be at least 0, not {quantity}")
+        if type(quantity) is not int or quantity < 0:
+            whole(quantity, "quantity")
         # Only the server's reply says that a quantity above the limit is never admitted. Batches would never suffice.
         if quantity > min(self._terms.most, self._limit.limit):
             return None
