@@ -165,8 +165,8 @@ impl Holding {
         }
     }
 
-    /// What [`spend`](Self::spend) would spend now, for [`unspend`](Self::unspend): a batch of its own with the
-    /// earliest end of its units, and as old as the oldest. None if nothing is held.
+    /// What [`spend`](Self::spend) would spend now, for [`unspend`](Self::unspend): a batch with the earliest
+    /// end of its units, and as old as the oldest. `None` if nothing is held.
     pub fn part(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Option<Part> {
         self.expire(terms, now);
         let first = self.current?;

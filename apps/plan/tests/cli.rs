@@ -233,7 +233,7 @@ fn fields_are_named_where_a_log_has_its_own() {
     let said = error(&words, &[&layout]);
     assert!(said.contains("no field nobody for <user>, only: time, who"), "{said}");
     // Of the usual formats, also those that are parts of others; of JSON, what the first line has.
-    let said = error(&["-p", "<adress> THROTTLE 3 1 1 1"], &[&folder.file("access.log", combined())]);
+    let said = error(&["-p", "<addr> THROTTLE 3 1 1 1"], &[&folder.file("access.log", combined())]);
     assert!(said.contains("referer, agent, method, uri, path\n") && !said.contains("rest"), "{said}");
     let words = ["-p", "<usr> THROTTLE 3 1 1 1", "--field", "time=event.at"];
     let said = error(&words, &[&json]);

@@ -178,7 +178,7 @@ async def test_leased_units_are_not_lost(server: servers.Server, client: redis.a
     used = 0
     for passes in range(POINTS):
         used += not await cancelled(leased.take("a"), passes)
-    for leaving in (1, 9, 10):  # of ten callers, whom one batch serves
+    for leaving in (1, 9, 10):  # of ten callers of a batch
         tasks = [asyncio.ensure_future(leased.take(f"b{leaving}")) for _ in range(10)]
         leased.leaving = tuple(tasks[:leaving])
         answers = await asyncio.gather(*tasks, return_exceptions=True)

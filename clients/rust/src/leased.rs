@@ -319,7 +319,7 @@ impl<C> Drop for Unread<'_, C> {
     fn drop(&mut self) {
         let Ok(served) = self.waiting.try_recv() else { return };
         if let Some(share) = self.shared.shares().get_mut(self.key) {
-            share.unspend(&self.shared.terms, self.shared.now(), served);
+            share.unspend(&self.shared.terms, self.shared.now(), &served);
         }
     }
 }
@@ -362,16 +362,16 @@ impl Share {
             if let Some(waiter) = self.waiting.pop_front()
                 && let Err(served) = waiter.served.send(served)
             {
-                self.unspend(terms, now, served);
+                self.unspend(terms, now, &served);
             }
         }
         self.holding.ask(terms, now, 0)
     }
 
     /// Takes back the units of a call whose future was dropped.
-    fn unspend(&mut self, terms: &Terms, now: Instant, served: Served) {
+    fn unspend(&mut self, terms: &Terms, now: Instant, served: &Served) {
         if let Served::Decided(Ok(Decision::Admitted), Some(part)) = served {
-            self.holding.unspend(terms, now, part);
+            self.holding.unspend(terms, now, *part);
         }
     }
 }
