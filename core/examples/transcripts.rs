@@ -148,16 +148,20 @@ fn holdings() -> String {
         let terms = Terms { rate, least, most, hold: span(hold * MS), reply: span(reply * MS) };
         let quota = if rate.is_some() { "rate" } else { "quota" };
         writeln!(text, "0\tnew\t{quota} {count} {period_us} {least} {most} {hold} {reply}\t").unwrap();
-        let (mut holding, mut now) = (Holding::default(), 0_i64);
+        let (mut holding, mut now, mut parts) = (Holding::default(), 0_i64, Vec::new());
         for _ in 0..80 {
             // Half of the time, calls follow each other at once.
             now += random.below(2) * random.below(hold * MS / 3);
             let instant = Instant::from_nanos(u64::try_from(now).unwrap()).unwrap();
-            let (name, arguments, result) = match random.below(14) {
+            let (name, arguments, result) = match random.below(15) {
                 0..=4 => {
                     let units = random.below(2) * random.below(most / 3 + 1) + random.below(2);
+                    let part = holding.part(&terms, instant, units);
                     let spent = match holding.spend(&terms, instant, units) {
-                        Spend::Spent => String::from("spent"),
+                        Spend::Spent => {
+                            parts.push(part);
+                            String::from("spent")
+                        }
                         Spend::Refused(wait) => wait.as_nanos().to_string(),
                         Spend::Short => String::from("short"),
                     };
@@ -183,7 +187,13 @@ fn holdings() -> String {
                     let back = back.map(|(units, age)| format!("{units} {}", age.as_nanos()));
                     ("give_back", String::new(), back.unwrap_or_default())
                 }
-                12 => {
+                12 if random.below(2) == 0 => {
+                    if let Some(Some(part)) = parts.pop() {
+                        holding.unspend(&terms, instant, part);
+                    }
+                    ("unspend", String::new(), holding.held().to_string())
+                }
+                12 | 13 => {
                     holding.returned();
                     ("returned", String::new(), u8::from(holding.is_idle(instant)).to_string())
                 }

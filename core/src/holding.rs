@@ -72,6 +72,10 @@ struct Batch {
     answered: Option<Instant>,
 }
 
+/// Units that were spent and may come back: see [`Holding::part`].
+#[derive(Clone, Copy, Debug)]
+pub struct Part(Batch);
+
 /// What happens to a quantity that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spend {
@@ -161,6 +165,33 @@ impl Holding {
         }
     }
 
+    /// What [`spend`](Self::spend) would spend now, for [`unspend`](Self::unspend): a batch with the earliest
+    /// end of its units, and as old as the oldest. `None` if nothing is held.
+    pub fn part(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Option<Part> {
+        self.expire(terms, now);
+        let first = self.current?;
+        let ends = self.next.map_or(first.ends, |next| next.ends.min(first.ends));
+        Some(Part(Batch { taken: quantity, left: quantity, ends, ..first }))
+    }
+
+    /// Takes units back that were spent for a caller that has left before it could use them. Those that may
+    /// not be held any more, beside the units requested since, are lost.
+    pub fn unspend(&mut self, terms: &Terms, now: Instant, Part(part): Part) {
+        let asked = self.asked.map_or(0, |asked| asked.taken);
+        let left = part.left.min(self.room(terms).saturating_sub(asked));
+        if left < 1 {
+            return;
+        }
+        self.current = Some(match self.current {
+            // The batch of the units, or a younger one: spent as one, as by `merge`.
+            Some(Batch { taken, left: others, ends, .. }) => {
+                Batch { taken, left: others.saturating_add(left), ends: ends.min(part.ends), ..part }
+            }
+            None => Batch { left, ..part },
+        });
+        self.expire(terms, now);
+    }
+
     /// How many units to request from the server now, if a call is due: for a caller that wants `wanted`
     /// units and does not have them, or for no caller yet (0), when the current batch is half used up and
     /// there is no other.
@@ -180,9 +211,7 @@ impl Holding {
             return None;
         }
         self.merge();
-        let back = self.over.map_or(0, |batch| batch.left).saturating_add(self.returning);
-        let most = terms.most.saturating_sub(self.held()).saturating_sub(back);
-        let size = self.size(terms).max(wanted.saturating_sub(self.held())).min(most);
+        let size = self.size(terms).max(wanted.saturating_sub(self.held())).min(self.room(terms));
         if size < 1 {
             return None;
         }
@@ -316,6 +345,12 @@ impl Holding {
         self.current =
             Some(Batch { left, taken: younger.taken, ends: older.ends.min(younger.ends), ..older });
         self.next = None;
+    }
+
+    /// The units that may be held or requested, beside those held and on their way back.
+    fn room(&self, terms: &Terms) -> i64 {
+        let back = self.over.map_or(0, |batch| batch.left).saturating_add(self.returning);
+        terms.most.saturating_sub(self.held()).saturating_sub(back)
     }
 
     /// Whether half of the only batch is used up.

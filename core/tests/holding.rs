@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use common::{MS, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
-use redis_cell_core::holding::{Holding, Spend, Terms};
+use redis_cell_core::holding::{Holding, Part, Spend, Terms};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::{Rate, Span, Unit, fixed, window};
 
@@ -68,6 +68,8 @@ enum Defect {
     GivesAllBack,
     /// Units that were given back are spent as well.
     SpendsTwice,
+    /// Units of a caller that has left come back twice.
+    UnspendsTwice,
 }
 
 /// A message on its way.
@@ -82,6 +84,8 @@ enum Message {
 #[derive(Clone, Debug, Default)]
 struct Client {
     holding: Holding,
+    /// Units of callers that leave before they use them.
+    unread: Vec<Part>,
     /// Messages, with the tick of their arrival and whether the server receives them.
     messages: VecDeque<(i64, Message)>,
     /// When the call was sent for which the client waits.
@@ -97,7 +101,7 @@ impl Client {
         if self.crashed {
             return self.messages.iter().any(|(_, message)| matches!(message, Message::GiveBack(_)));
         }
-        !self.holding.is_idle(at(i64::MAX / 4))
+        !self.unread.is_empty() || !self.holding.is_idle(at(i64::MAX / 4))
     }
 }
 
@@ -300,6 +304,13 @@ impl World {
             self.clients.push(Client::default());
             return;
         }
+        let client = &mut self.clients[index];
+        let unread = if self.random.below(2) == 0 { std::mem::take(&mut client.unread) } else { Vec::new() };
+        for part in unread {
+            for _ in 0..=i64::from(self.defect == Defect::UnspendsTwice) {
+                client.holding.unspend(&self.terms, now, part);
+            }
+        }
         let wanted = match mood {
             Mood::Hoard | Mood::Spend => self.numbers.most,
             Mood::Drain | Mood::Quiet | Mood::Mixed => 0,
@@ -339,9 +350,15 @@ impl World {
     }
 
     fn spend_all(&mut self, tick: i64, index: usize) {
-        let holding = &mut self.clients[index].holding;
-        while holding.spend(&self.terms, at(tick * TICK), 1) == Spend::Spent {
-            self.spent[usize::try_from(tick).unwrap()] += 1;
+        let (Client { holding, unread, .. }, now) = (&mut self.clients[index], at(tick * TICK));
+        while let Some(part) = holding.part(&self.terms, now, 1)
+            && holding.spend(&self.terms, now, 1) == Spend::Spent
+        {
+            if self.random.below(4) == 0 {
+                unread.push(part);
+            } else {
+                self.spent[usize::try_from(tick).unwrap()] += 1;
+            }
         }
     }
 
@@ -423,8 +440,15 @@ where
                 key = after(&decision, key);
                 holding.returned();
             }
-            while random.below(3) > 0 && holding.spend(&terms, at(now), 1) == Spend::Spent {
-                spent += 1;
+            while random.below(3) > 0
+                && let Some(part) = holding.part(&terms, at(now), 1)
+                && holding.spend(&terms, at(now), 1) == Spend::Spent
+            {
+                if random.below(4) == 0 {
+                    holding.unspend(&terms, at(now), part);
+                } else {
+                    spent += 1;
+                }
             }
             if !holding.is_asking()
                 && let Some(units) = holding.ask(&terms, at(now), random.below(most + 1))
@@ -507,6 +531,7 @@ fn a_defect_is_found_quickly() {
         Defect::LargerBatch,
         Defect::GivesAllBack,
         Defect::SpendsTwice,
+        Defect::UnspendsTwice,
     ] {
         let mut runner = TestRunner::deterministic();
         let found = (1..=6_000).find(|_| {
@@ -600,6 +625,24 @@ fn a_quantity_may_come_from_two_batches() {
     assert_eq!(holding.held(), 28);
     // What is left is the younger one.
     assert_eq!(holding.ends_in(at(MS)), Some(span(1000 * MS)));
+}
+
+#[test]
+fn what_is_unspent_ends_with_its_first_batch_and_has_room() {
+    let (mut holding, terms) = (with_twenty(), terms());
+    assert!(Holding::default().part(&terms, at(0), 1).is_none());
+    assert_eq!(holding.spend(&terms, at(0), 15), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(MS), 35), Some(30));
+    holding.answered(&terms, at(MS), 30, None, None);
+    let part = holding.part(&terms, at(MS), 7).unwrap();
+    assert_eq!(holding.spend(&terms, at(MS), 7), Spend::Spent);
+    let mut full = holding;
+    holding.unspend(&terms, at(MS), part);
+    assert_eq!((holding.held(), holding.ends_in(at(MS))), (35, Some(span(999 * MS))));
+    // All that may be held is held or requested.
+    assert_eq!(full.ask(&terms, at(MS), 100), Some(72));
+    full.unspend(&terms, at(MS), part);
+    assert_eq!(full.held(), 28);
 }
 
 /// A client that has just received this many of the ten units that it has requested.

@@ -117,6 +117,12 @@ struct Field {
     part: Part,
 }
 
+impl Field {
+    fn is_there(&self) -> bool {
+        !self.sources.is_empty() || self.request.is_some()
+    }
+}
+
 /// The part of a source that becomes the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -440,8 +446,16 @@ fn fields_of(
         let field = field_of(name, hints, find);
         let own = hints.fields.iter().find(|(named, _)| named == name);
         let wanted = own.map_or_else(|| name.to_owned(), |(name, source)| format!("{source} for <{name}>"));
-        let missing = || NoFormat(format!("the log has no field {wanted}, only: {there}"));
-        if field.sources.is_empty() && field.request.is_none() { Err(missing()) } else { Ok(field) }
+        if field.is_there() {
+            return Ok(field);
+        }
+        // Those that are parts of others, or have other names in policies.
+        let known = KNOWN.iter().map(|(known, _)| *known).chain(["path"]);
+        let more = known.filter(|known| {
+            !there.split(", ").any(|name| name == *known) && field_of(known, hints, find).is_there()
+        });
+        let there: Vec<&str> = there.split(", ").filter(|name| *name != "rest").chain(more).collect();
+        Err(NoFormat(format!("the log has no field {wanted}, only: {}", there.join(", "))))
     });
     all.collect()
 }

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use redis_cell_core::{Instant, Span};
 use redis_cell_policy::{CallError, Fields};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::faults;
 use crate::input::{Lines, Source, TOO_LONG};
@@ -43,6 +44,8 @@ struct Opened {
     source: Source,
     format: Format,
     first: Option<Instant>,
+    /// The names in its first line, if only its lines have them.
+    names: String,
     /// Standard input, which cannot be opened again.
     begun: Option<Lines>,
 }
@@ -149,9 +152,9 @@ impl Log {
                 let (name, format) = (file.source.name(), file.format.name().to_owned());
                 let group = pass.present.iter().position(|group| group.format == format);
                 let group = group.unwrap_or_else(|| {
-                    let (file, format, fields) =
-                        (name.clone(), format.clone(), vec![false; self.fields.len()]);
-                    pass.present.push(Present { file, format, fields });
+                    let (names, fields) = (file.names.clone(), vec![false; self.fields.len()]);
+                    let (file, format) = (name.clone(), format.clone());
+                    pass.present.push(Present { file, format, names, fields });
                     pass.present.len().saturating_sub(1)
                 });
                 pass.summary.files.push(File { name, format });
@@ -188,12 +191,13 @@ impl Log {
         summary.whole_seconds = times.are_whole_seconds();
         demand_lines(&summary)?;
         let several = present.len() > 1;
-        for Present { file, format, fields } in present {
+        for Present { file, format, names, fields } in present {
             let absent = self.fields.iter().zip(fields).find(|(_, present)| !present);
             if let Some((name, _)) = absent.filter(|_| !faults::has("absent-is-silent")) {
                 let place = if several { format!("{file} ({format}): ") } else { String::new() };
+                let there = if names.is_empty() { names } else { format!(" Its first line has {names}.") };
                 let why = format!("no line has a value for <{name}>: is it spelt as in the log?");
-                return Err((place + &why).into());
+                return Err((place + &why + &there).into());
             }
         }
         Ok(summary)
@@ -221,8 +225,22 @@ impl Opened {
         let mut format = Format::recognize(hints, fields, &sample)?;
         let mut times = Times::new(zone);
         let first = sample.iter().find_map(|line| times.parse(format.read(line).ok()?.first()?));
+        let mut names = Vec::new();
+        if let Some(object) = sample.iter().find_map(|line| serde_json::from_slice(line).ok()) {
+            add_names("", &object, &mut names);
+        }
         let begun = (source == Source::Stdin).then(|| lines.after(sample));
-        Ok(Self { source, format, first, begun })
+        Ok(Self { source, format, first, names: names.join(", "), begun })
+    }
+}
+
+/// Adds the names of a JSON object, in the form that policies have.
+fn add_names(before: &str, object: &serde_json::Map<String, Value>, names: &mut Vec<String>) {
+    for (name, value) in object {
+        match value {
+            Value::Object(inner) => add_names(&format!("{before}{name}."), inner, names),
+            _ => names.push(format!("{before}{name}")),
+        }
     }
 }
 
@@ -300,6 +318,7 @@ struct Present {
     /// The first file in the format.
     file: String,
     format: String,
+    names: String,
     fields: Vec<bool>,
 }
 

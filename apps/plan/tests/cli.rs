@@ -232,6 +232,12 @@ fn fields_are_named_where_a_log_has_its_own() {
     let words = ["-p", "<user> FIXED 3 1 1", "--field", "user=nobody", "--format", "at=<time> who=<who>;"];
     let said = error(&words, &[&layout]);
     assert!(said.contains("no field nobody for <user>, only: time, who"), "{said}");
+    // Of the usual formats, also those that are parts of others; of JSON, what the first line has.
+    let said = error(&["-p", "<addr> THROTTLE 3 1 1 1"], &[&folder.file("access.log", combined())]);
+    assert!(said.contains("referer, agent, method, uri, path\n") && !said.contains("rest"), "{said}");
+    let words = ["-p", "<usr> THROTTLE 3 1 1 1", "--field", "time=event.at"];
+    let said = error(&words, &[&json]);
+    assert!(said.ends_with("Its first line has event.at, event.claims.sub, usage.tokens.\n"), "{said}");
     let words = ["-p", "<c-ip> FIXED 3 1 1", "--max-unreadable", "100%"];
     let parts = "#Fields: date time c-ip\n2025-10-08 09:00:00 ::1\n#Fields: date c-ip time\n";
     let said = error(&words, &[&folder.file("iis.log", parts)]);

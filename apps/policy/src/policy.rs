@@ -164,6 +164,19 @@ impl Limiter {
     }
 }
 
+/// Returns the word in place of a limiter's, and the one that it resembles.
+fn misspelt(text: &str) -> Option<(&str, &str)> {
+    let is_one_of = |word: &str, words: &[&str]| words.iter().any(|other| other.eq_ignore_ascii_case(word));
+    let mut words = text.split_ascii_whitespace().skip_while(|word| is_one_of(word, &["ELSE", "SPILL"]));
+    words.next()?;
+    let word = words.find(|word| !is_one_of(word, &["SHADOW"]))?;
+    let bare = word.to_ascii_uppercase();
+    let bare = bare.strip_prefix("CL.").unwrap_or(&bare);
+    let kinds = GRAMMARS.iter().filter_map(|grammar| core::str::from_utf8(grammar.word).ok());
+    let (edits, kind) = kinds.map(|kind| (strsim::damerau_levenshtein(bare, kind), kind)).min()?;
+    (edits <= 2 && edits.saturating_mul(2) < bare.len() && word != kind).then_some((word, kind))
+}
+
 /// An error in the text of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyError {
@@ -186,11 +199,16 @@ impl From<Error> for PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoLimiter(text) => write!(
-                f,
-                "no key with a complete limiter at `{text}`; a policy is `key limiter [key limiter ...] [unit]` \
-                 as for CL.MTAKE, for example `ip:<address> THROTTLE 15 30 60 1`"
-            ),
+            Self::NoLimiter(text) => {
+                write!(f, "no key with a complete limiter at `{text}`; ")?;
+                if let Some((word, meant)) = misspelt(text) {
+                    write!(f, "did you mean {meant} by {word}? ")?;
+                }
+                f.write_str(
+                    "A policy is `key limiter [key limiter ...] [unit]` as for CL.MTAKE, for example \
+                     `ip:<address> THROTTLE 15 30 60 1`",
+                )
+            }
             Self::Limiter(error) => f.write_str(error.to_string().trim_start_matches("ERR ")),
             Self::SameKey(key) => write!(f, "two limiters have the key {key}"),
             Self::Field(word) => write!(f, "a field is written `<name>`, which {word} has not"),

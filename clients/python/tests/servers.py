@@ -240,15 +240,15 @@ def _info(node: Server) -> str:
 
 
 @contextmanager
-def sentinel(server: Server, name: str = "mymaster") -> Iterator[int]:
-    """A Sentinel that knows a server by a name. Returns its port."""
+def sentinel(server: Server, *lines: str, watched: int | None = None) -> Iterator[int]:
+    """A Sentinel, with these lines in its configuration, that knows a server as `mymaster`. Returns its port."""
     folder = Path(tempfile.mkdtemp())
     file = folder / "sentinel.conf"
     process = None
     try:
         while process is None:
             port = free_port()
-            file.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n")
+            file.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n" + "\n".join(lines) + "\n")
             words = ["setpriv", "--pdeathsig", "TERM", SERVER, str(file), "--sentinel"]
             started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             with redis.Redis(port=port) as admin:
@@ -256,7 +256,7 @@ def sentinel(server: Server, name: str = "mymaster") -> Iterator[int]:
                 wait_until(lambda admin=admin, started=started: started.poll() is not None or _pings(admin))
                 if started.poll() is None:
                     process = started
-                    admin.execute_command("SENTINEL", "MONITOR", name, "127.0.0.1", server.port, 1)
+                    admin.execute_command("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", watched or server.port, 1)
         yield port
     finally:
         if process is not None:

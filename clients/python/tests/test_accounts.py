@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 import servers
 from conftest import close
@@ -248,6 +251,17 @@ def test_a_settlement_whose_reply_is_lost_charges_once(server: servers.Server) -
         assert proxy.lost > 5 and sum(hold.settled is None for hold in held) <= 1
         sound = Account(Cell(redis.Redis(port=server.port)), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS)
         servers.wait_until(lambda: sound.peek().combined.remaining == 1000 - charged)
+
+
+def test_a_settlement_begins_no_attempt_after_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """By a client that tries for two seconds to connect, as redis-py 8 does by default."""
+    slow = Retry(ConstantBackoff(2), 1)
+    with servers.running() as server, redis.Redis(port=server.port, retry=slow) as client:
+        with Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS).hold(10):
+            server.stop()
+            begun = time.monotonic()
+        assert 5 < time.monotonic() - begun < 8
+    assert "a hold of '{a}:holds' runs out, and 10 was not charged" in caplog.text
 
 
 async def test_a_cancelled_block_settles(server: servers.Server) -> None:

@@ -8,28 +8,51 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import redis
 
 from conftest import FLAVORS, client_class
 from redis_cell import (
+    Account,
     Admitted,
     Answer,
     AsyncCell,
     Bucket,
+    Budget,
     Call,
     Cell,
+    Else,
+    FailOpen,
     Fixed,
+    Guard,
+    Hold,
     Lease,
+    Leased,
+    Local,
     Log,
+    Once,
     Rate,
+    Refusals,
     Refused,
     Release,
     Renew,
     Settle,
+    Spill,
     Take,
     Together,
+    Window,
+    limited,
+    wait,
     wire,
 )
+from redis_cell.testing import FakeCell
 from redis_cell.times import micros, micros_up
+
+RATE: Any = Rate(1, per=1)
+CELL: Any = Cell(redis.Redis())
+
+
+def take(units: int) -> Take:
+    return Take("{h}", RATE, units)
 
 
 def test_a_rate_without_a_burst_admits_its_count_at_once() -> None:
@@ -67,6 +90,92 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Rate("30", per=60), "count must be a whole number, not '30'"),
+        (lambda: Rate(30.5, per=60), "count must be a whole number, not 30.5"),
+        (lambda: Rate(True, per=60), "count must be a whole number, not True"),
+        (lambda: Rate(30, per="60"), "per must be a number of seconds, not '60'"),
+        (lambda: Rate(30, per=60, at_once="9"), "at_once must be a whole number, not '9'"),
+        (lambda: Rate(30, per=60, burst=None, at_once=9.0), "at_once must be a whole number, not 9.0"),
+        (lambda: Bucket("5", count=1, per=1), "capacity must be a whole number, not '5'"),
+        (lambda: Fixed("5", per=60), "limit must be a whole number, not '5'"),
+        (lambda: Fixed(5, per=[60]), "per must be a number of seconds, not [60]"),
+        (lambda: Fixed(5, until=60), "until must be datetime, not 60"),
+        (lambda: Fixed.per_day(5, utc_offset=60), "utc_offset must be timedelta, not 60"),
+        (lambda: Fixed.per_week(5, first_day="1"), "first_day must be a whole number, not '1'"),
+        (lambda: Window("5", per=60), "limit must be a whole number, not '5'"),
+        (lambda: Lease("1", lease=1, holder="a"), "places must be a whole number, not '1'"),
+        (lambda: Lease(1, lease=None, holder="a"), "lease must be a number of seconds, not None"),
+        (lambda: Lease(1, lease=1, holder=7), "holder must be str or bytes, not 7"),
+        (lambda: Take("q", 5), "limit must be Rate, Bucket, Funnel, Fixed, Window, Log or Lease, not 5"),
+        (lambda: Take("q", RATE, "2"), "quantity must be a whole number, not '2'"),
+        (lambda: FakeCell().throttle("q", 30), "rate must be Rate, not 30"),
+        (lambda: FakeCell().throttle("q", RATE, quantity="2"), "quantity must be a whole number, not '2'"),
+        (lambda: FakeCell().fixed("q", RATE), "fixed must be Fixed, not Rate(count=1, per=1, burst=0)"),
+        (lambda: FakeCell().peek("q", Log(1, per=1)), "rate must be Rate, not Log(limit=1, per=1)"),
+        (lambda: FakeCell().charge("q", 30), "rate must be Rate, not 30"),
+        (lambda: FakeCell().refund("q", RATE, "2"), "quantity must be a whole number, not '2'"),
+        (lambda: FakeCell().pause("q", RATE, "2"), "wait must be a number of seconds, not '2'"),
+        (lambda: FakeCell().reserve("q", 30), "rate must be Rate, not 30"),
+        (lambda: FakeCell().bthrottle("q", 30, timeout=1), "rate must be Rate, not 30"),
+        (lambda: FakeCell().bthrottle("q", RATE, timeout="1"), "timeout must be a number of seconds, not '1'"),
+        (lambda: FakeCell().acquire("z", RATE), "lease must be Lease, not Rate(count=1, per=1, burst=0)"),
+        (lambda: FakeCell().renew("z", "a"), "lease must be Lease, not 'a'"),
+        (lambda: FakeCell().release("z", 7), "lease must be Lease, str or bytes, not 7"),
+        (lambda: FakeCell().mtake("q", RATE), "a limiter of a call must be Take, Spill or Else, not 'q'"),
+        (lambda: FakeCell().mtake(Take("q", RATE), hold="h"), "hold must be Hold, not 'h'"),
+        (lambda: FakeCell().mtake(Take("q", RATE), once="h"), "once must be Once, not 'h'"),
+        (
+            lambda: FakeCell().bmtake(Else(Take("q", RATE)), timeout=1),
+            "the first limiter of bmtake must be Take, not Else",
+        ),
+        (lambda: FakeCell().bmtake(Take("q", RATE), timeout=1, flow=7), "flow must be str or bytes, not 7"),
+        (lambda: FakeCell().bmtake(Take("q", RATE), timeout=1, flow="f", weight="2"), "weight must be a whole number"),
+        (lambda: FakeCell().bmtake(Take("q", RATE), timeout=1, maxlen="2"), "maxlen must be a whole number, not '2'"),
+        (lambda: FakeCell().msettle(Take("q", RATE)), "a change must be Settle, Renew or Release, not Take"),
+        (lambda: FakeCell().msettle(Settle("q", RATE, 1), taken=True), "taken must be Together, not True"),
+        (lambda: FakeCell().place("z", "8", lease=1), "places must be a whole number, not '8'"),
+        (lambda: FakeCell().top("5"), "count must be a whole number, not '5'"),
+        (lambda: Settle("q", 5, 1), "limit must be Rate, Bucket, Funnel, Fixed, Window or Log, not 5"),
+        (lambda: Settle("q", RATE, "1"), "difference must be a whole number, not '1'"),
+        (lambda: Release("z", "a"), "lease must be Lease, not 'a'"),
+        (lambda: Spill("q"), "a pool of a Spill must be Take, not 'q'"),
+        (lambda: Else(5), "a pool of an Else must be Take or Spill, not 5"),
+        (lambda: Hold("h", 7, 1), "owner must be str or bytes, not 7"),
+        (lambda: Once("o", "600"), "period must be a number of seconds, not '600'"),
+        (lambda: Once("o", 600, tries="5"), "tries must be a whole number, not '5'"),
+        (lambda: Account(FakeCell(), 5, holds="h"), "pools must be a function that returns the limiters"),
+        (lambda: Account(FakeCell(), lambda n: 5, holds="h").peek(), "a limiter of a call must be Take, Spill or Else"),
+        (lambda: Account(FakeCell(), take, holds="h").hold("5").__enter__(), "quantity must be a whole number"),
+        (lambda: Account(FakeCell(), take, holds="h").hold(5).used("5"), "quantity must be a whole number, not '5'"),
+        (lambda: Budget(FakeCell(), "r", tokens="5"), "tokens must be a whole number, not '5'"),
+        (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=0.8), "warn_at must be several shares, not 0.8"),
+        (lambda: Budget(FakeCell(), "r", tokens=5, warn_at="8"), "warn_at must be several shares, not '8'"),
+        (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=["8"]), "a share of warn_at must be float or int, not '8'"),
+        (lambda: Budget(FakeCell(), "r", tokens=5, on_warning="x"), "on_warning must be a function, not 'x'"),
+        (lambda: Budget(FakeCell(), "r", tokens=5, tools=5), "tools must be several names, not 5"),
+        (lambda: Budget(FakeCell(), "r", tokens=5, idle="x"), "idle must be a number of seconds, not 'x'"),
+        (lambda: Local(share="4"), "share must be a whole number, not '4'"),
+        (lambda: Guard(CELL, when_unavailable=FailOpen("1")), "ask_again must be a number of seconds, not '1'"),
+        (lambda: Leased(CELL, Log(1, per=1), least=1, most=1, hold=1), "limit must be Rate, Fixed or Window, not Log"),
+        (lambda: Leased(CELL, RATE, least="1", most=1, hold=1), "least must be a whole number, not '1'"),
+        (lambda: Leased(CELL, RATE, least=1, most=1, hold=1).take("q", "2"), "quantity must be a whole number"),
+        (lambda: Refusals(CELL, keys="9"), "keys must be a whole number, not '9'"),
+        (lambda: limited(CELL, 7, RATE), "key must be str or bytes, not 7"),
+        (lambda: limited(CELL, "q", 30), "limit must be Rate, Bucket, Funnel, Fixed, Window, Log or Lease, not 30"),
+        (lambda: limited(CELL, "q", RATE, timeout="5"), "timeout must be a number of seconds, not '5'"),
+        (lambda: wait(CELL, Take("q", RATE), timeout="5"), "timeout must be a number of seconds, not '5'"),
+        (lambda: FakeCell().advance("5"), "by must be a number of seconds, not '5'"),
+    ],
+)
+def test_a_wrong_type_is_an_error_that_names_the_argument(build: Any, message: str) -> None:
+    with pytest.raises(TypeError) as error:
+        build()
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("key", [None, 7, ["k"]])

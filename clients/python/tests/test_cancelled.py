@@ -32,7 +32,7 @@ from redis_cell import (
     async_wait,
 )
 
-RATE = Rate(3, per=3600)
+RATE, RATE_OF_100 = Rate(3, per=3600), Rate(100, per=3600)
 TAKES = (
     Take("a", RATE, 2),
     Take("b", Fixed(3, per=3600)),
@@ -160,14 +160,34 @@ async def test_a_turn_that_comes_with_the_cancellation_goes_back(
                 assert taken(server) == {}, name_of_user
 
 
-async def test_leased_units_are_not_lost(server: servers.Server, client: redis.asyncio.Redis) -> None:
-    leased = AsyncLeased(AsyncCell(client), Rate(100, per=3600), least=10, most=10, hold=60)
+class Leaving(AsyncLeased):
+    """Cancels calls in the same turn of the event loop in which they get their units."""
+
+    leaving: tuple[asyncio.Task[Any], ...] = ()
+
+    def _answered(self, *answer: Any) -> int:
+        units = super()._answered(*answer)
+        for task in self.leaving:
+            task.cancel()
+        return units
+
+
+@pytest.mark.parametrize("limit", [RATE_OF_100, Fixed(100, per=3600), Window(100, per=86400)])
+async def test_leased_units_are_not_lost(server: servers.Server, client: redis.asyncio.Redis, limit: Any) -> None:
+    leased = Leaving(AsyncCell(client), limit, least=10, most=10, hold=60)
+    used = 0
     for passes in range(POINTS):
-        await cancelled(leased.take("a"), passes)
-    spent = 0
-    while await leased.take("a"):
-        spent += 1
-    assert spent >= 100 - POINTS
+        used += not await cancelled(leased.take("a"), passes)
+    for leaving in (1, 9, 10):  # of ten callers of a batch
+        tasks = [asyncio.ensure_future(leased.take(f"b{leaving}")) for _ in range(10)]
+        leased.leaving = tuple(tasks[:leaving])
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(isinstance(answer, asyncio.CancelledError) for answer in answers) == leaving
+        leased.leaving = ()
+    for key, spent in (("a", used), ("b1", 9), ("b9", 1), ("b10", 0)):
+        while await leased.take(key):
+            spent += 1
+        assert spent == 100, key
     await leased.give_back()
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import httpx
 import pytest
 import redis.asyncio
+from fastapi import Depends, FastAPI, Response
 
 import servers
 from limited_app import made, waiting
-from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Rate
-from redis_cell.fastapi import RateLimit
+from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Lease, Log, Rate
+from redis_cell.fastapi import RateLimit, RateLimitMiddleware
 from uvicorn_thread import serving
 
 WORKERS = 3
@@ -83,8 +84,38 @@ def test_fields_are_those_of_the_page(limited: str) -> None:
     assert '"default";r=2;t=2' in answers[0].headers["ratelimit"]
     assert '"default";q=3;w=6' in answers[0].headers["ratelimit-policy"]
     assert '"default";q=1000;w=3600' in answers[0].headers["ratelimit-policy"]
+    # The other fields are those of the limit that has the least left, once.
+    assert [answers[0].headers.get(name) for name in names] == ["3", "2", "2", None]
     refused = [answers[3].headers.get(name) for name in names]
     assert refused == ["3", "0", "6", "2"] and '"default";r=0;t=2' in answers[3].headers["ratelimit"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_limits_the_one_with_the_least_left_is_told(
+    server: servers.Server, wrapped: bool, order: int
+) -> None:
+    """By two dependencies, with a middleware or without it, and beside a field of the application."""
+    with server.admin as admin:
+        admin.flushall()
+    cell, app = AsyncCell(redis.asyncio.Redis(port=server.port)), FastAPI()
+    limits = [RateLimit(cell, Log(count, per=60), prefix=f"least{count}") for count in (5, 9)][::order]
+
+    @app.get("/", dependencies=[Depends(limit) for limit in limits])
+    async def plain() -> str:  # pyright: ignore[reportUnusedFunction]
+        return "plain"
+
+    @app.get("/own", dependencies=[Depends(limit) for limit in limits])
+    async def own() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(headers={"X-RateLimit-Remaining": "unknown", "X-RateLimit-Limit": "unknown"})
+
+    if wrapped:
+        app.add_middleware(RateLimitMiddleware)
+    with serving(app) as url, httpx.Client() as client:
+        for path, known in (("/", ["5", "4"]), ("/own", ["unknown", "unknown"])):
+            answer = client.get(url + path)
+            assert [answer.headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining")] == known
+        assert client.get(url).headers["ratelimit"].count('"default"') == 2
 
 
 def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
@@ -151,3 +182,13 @@ def test_mistakes_are_told_as_such() -> None:
         RateLimit(Cell(redis.Redis()), Rate(1, per=1))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="a limit has a name"):
         RateLimit(AsyncCell(redis.asyncio.Redis()), {})
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"limit": 30}, "limit must be Rate, Bucket, Funnel, Fixed, Window or Log, not 30"),
+        ({"limit": {"a": Lease(1, lease=1, holder="x")}}, "limit must be Rate, Bucket"),
+        ({"key": "user"}, "key must be a function, not 'user'"),
+        ({"quantity": "2"}, "quantity must be a whole number, not '2'"),
+        ({"timeout": "20"}, "timeout must be a number of seconds, not '20'"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(TypeError, match=message):
+            RateLimit(AsyncCell(redis.asyncio.Redis()), **{"limit": Rate(1, per=1), **options})

@@ -6,7 +6,7 @@ import pytest
 
 import servers
 from redis_cell import Rate
-from redis_cell.holding import Holding, Terms
+from redis_cell.holding import Batch, Holding, Terms
 
 MILLISECOND = 1_000_000
 
@@ -21,11 +21,16 @@ def rounds() -> list[list[list[str]]]:
     return found
 
 
-def call(holding: Holding, now: int, name: str, numbers: list[int]) -> str:
+def call(holding: Holding, parts: list[Batch | None], now: int, name: str, numbers: list[int]) -> str:
     match name:
         case "spend":
-            wait = holding.spend(now, *numbers)
+            part, wait = holding.part(now, *numbers), holding.spend(now, *numbers)
+            if not wait and wait is not None:
+                parts.append(part)
             return "short" if wait is None else str(wait) if wait else "spent"
+        case "unspend":
+            if parts and (part := parts.pop()):
+                holding.unspend(now, part)
         case "ask":
             return str(holding.ask(now, *numbers))
         case "answered":
@@ -50,8 +55,9 @@ def test_a_holding_decides_as_in_the_core(calls: list[list[str]]) -> None:
     count, period, least, most, hold, reply = map(int, numbers)
     rate = Rate(count, per=period / 1_000_000) if kind == "rate" else None
     holding = Holding(Terms(rate, least, most, hold * MILLISECOND, reply * MILLISECOND))
+    parts: list[Batch | None] = []
     for now, name, arguments, result in calls[1:]:
-        assert call(holding, int(now), name, list(map(int, arguments.split()))) == result, (now, name, arguments)
+        assert call(holding, parts, int(now), name, list(map(int, arguments.split()))) == result, (now, name, arguments)
 
 
 def test_units_of_a_window_go_back_unless_another_window_may_have_opened() -> None:

@@ -321,7 +321,7 @@ def test_threads_are_served_in_order(blocking: Any) -> None:
         for place in range(10):
             threads.run(lambda: leased.take("hot"))
             servers.wait_until(lambda place=place: "hot" in waiting and len(waiting["hot"].waiting) == place + 1)
-        tickets = [ticket for _, ticket in waiting["hot"].waiting]
+        tickets = [call.ticket for call in waiting["hot"].waiting]
         order: list[int] = []
         for place, ticket in enumerate(tickets):
             ticket.add_done_callback(lambda _, place=place: order.append(place))

@@ -55,6 +55,7 @@ from redis_cell import (
 from redis_cell.testing import AsyncFakeCell, FakeCell
 from redis_cell.waiting import _waiting
 from test_repeated import blocked
+from test_unavailable import over_tls
 
 HOURLY = Rate(1, per=3600, burst=0)
 
@@ -448,6 +449,26 @@ async def test_a_pipeline_for_asyncio(server: servers.Server, client: redis.Redi
 def test_a_pipeline_is_not_for_clusters(cluster: list[servers.Server]) -> None:
     with redis.RedisCluster(host="127.0.0.1", port=cluster[0].port) as client, pytest.raises(NotImplementedError):
         Cell(client).pipeline(wire.throttle("a", HOURLY))
+
+
+async def test_sentinels_over_tls(tmp_path: Path) -> None:
+    watched, certificate, tls = over_tls(tmp_path)
+    port = servers.free_port()
+    files = [f"{name[2:]} {value}" for name, value in zip(tls[::2], tls[1::2], strict=True)][1:]
+    with (
+        servers.running(*tls) as server,
+        servers.sentinel(server, f"tls-port {port}", "tls-replication yes", *files, watched=watched),
+    ):
+        url = f"redis+sentinel://localhost:{port}/mymaster/3"
+        options: dict[str, Any] = {"socket_timeout": 5, "ssl": True, "ssl_ca_certs": certificate}
+        cell = Cell.from_url(url, **options)
+        assert cell.throttle("a", HOURLY)
+        other = AsyncCell.from_url(url, **options)
+        assert not await other.throttle("a", HOURLY)
+        await other.pool.disconnect()
+        cell.pool.disconnect()
+        with pytest.raises(redis.ConnectionError):
+            Cell.from_url(url, socket_timeout=5).throttle("a", HOURLY)
 
 
 async def test_cells_of_urls(server: servers.Server) -> None:

@@ -5,7 +5,7 @@ use crate::limit::invalid;
 use crate::{Answer, Decision, Difference, Fixed, Gcra, MSettle, Rate, Saturate, Units, call};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
-use redis_cell_core::holding::{Holding, Spend, Terms};
+use redis_cell_core::holding::{Holding, Part, Spend, Terms};
 use redis_cell_core::{Instant, Span, Unit, window};
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -153,7 +153,8 @@ struct Caller {
 /// The outcome of a call that waited for a batch.
 #[derive(Debug)]
 enum Served {
-    Decided(RedisResult<Decision>),
+    /// With the units that were spent for it.
+    Decided(RedisResult<Decision>, Option<Part>),
     /// No batch can be fetched for the call now: the server decides it.
     Direct,
 }
@@ -259,16 +260,16 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         let key = key.as_ref();
         let shared = &self.shared;
         let held = |&quantity: &i64| quantity <= shared.terms.most && units.0 <= shared.limit.at_once();
-        let waiting = match i64::try_from(units.0).ok().filter(held) {
+        let mut unread = match i64::try_from(units.0).ok().filter(held) {
             Some(quantity) => match shared.take(key, quantity) {
                 Outcome::Decided(decision) => return decision,
-                Outcome::Waiting(waiting) => waiting,
+                Outcome::Waiting(waiting) => Unread { shared, key, waiting },
                 Outcome::Direct => return shared.direct(key, units).await,
             },
             None => return shared.direct(key, units).await,
         };
-        match waiting.await {
-            Ok(Served::Decided(decision)) => decision,
+        match (&mut unread.waiting).await {
+            Ok(Served::Decided(decision, _)) => decision,
             // The runtime that was fetching the batch has ended.
             Ok(Served::Direct) | Err(_) => shared.direct(key, units).await,
         }
@@ -306,6 +307,23 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
     }
 }
 
+/// A call that waits, whose future may be dropped.
+struct Unread<'a, C> {
+    shared: &'a Shared<C>,
+    key: &'a [u8],
+    waiting: oneshot::Receiver<Served>,
+}
+
+impl<C> Drop for Unread<'_, C> {
+    /// Takes back the units of a future that was dropped before it could read that it has them.
+    fn drop(&mut self) {
+        let Ok(served) = self.waiting.try_recv() else { return };
+        if let Some(share) = self.shared.shares().get_mut(self.key) {
+            share.unspend(&self.shared.terms, self.shared.now(), &served);
+        }
+    }
+}
+
 /// The outcome of a call before it waits.
 enum Outcome {
     Decided(RedisResult<Decision>),
@@ -332,20 +350,29 @@ impl Share {
         // A call whose future was dropped needs no units.
         self.waiting.retain(|waiter| !waiter.served.is_closed());
         while let Some(units) = self.waiting.front().map(|waiter| waiter.units) {
+            let part = self.holding.part(terms, now, units);
             let served = match self.decide(terms, now, units) {
-                Some(decision) => Served::Decided(decision),
+                Some(decision) => Served::Decided(decision, part),
                 None => match self.holding.ask(terms, now, units) {
                     Some(batch) => return Some(batch),
                     None if self.holding.is_asking() => return None,
                     None => Served::Direct,
                 },
             };
-            if let Some(waiter) = self.waiting.pop_front() {
-                // If the future of the call is dropped at this moment, its units are lost.
-                let _: Result<(), Served> = waiter.served.send(served);
+            if let Some(waiter) = self.waiting.pop_front()
+                && let Err(served) = waiter.served.send(served)
+            {
+                self.unspend(terms, now, &served);
             }
         }
         self.holding.ask(terms, now, 0)
+    }
+
+    /// Takes back the units of a call whose future was dropped.
+    fn unspend(&mut self, terms: &Terms, now: Instant, served: &Served) {
+        if let Served::Decided(Ok(Decision::Admitted), Some(part)) = served {
+            self.holding.unspend(terms, now, *part);
+        }
     }
 }
 

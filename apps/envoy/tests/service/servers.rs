@@ -402,7 +402,8 @@ pub fn certificate(folder: &Path, name: &str) {
         let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
         assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    let subject = "-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1";
+    // OpenSSL looks for an authority by this name, so it is not the same for all.
+    let subject = format!("-subj /CN={name} -addext subjectAltName=DNS:localhost,IP:127.0.0.1");
     openssl(&format!("req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr {subject}"));
     let sign = format!("-signkey {name}.key -days 2 -copy_extensions copy");
     openssl(&format!("x509 -req -in {name}.csr {sign} -out {name}.pem"));
@@ -488,21 +489,35 @@ async fn both_sides_can_be_encrypted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_certificates_hold_for_new_connections_to_the_server() {
-    for kind in ["SINGLE", "CLUSTER"] {
+    for kind in ["SINGLE", "SENTINEL", "CLUSTER"] {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name).display().to_string();
-        let make = || ["redis", "envoy"].map(|name| certificate(folder.path(), name));
+        // A Sentinel is a client of the server, so all of them trust both.
+        let make = || {
+            let all = ["redis", "envoy"].map(|name| {
+                certificate(folder.path(), name);
+                std::fs::read_to_string(file(&format!("{name}.pem"))).unwrap()
+            });
+            std::fs::write(file("both.pem"), all.concat()).unwrap();
+        };
         make();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut options = Options::new()
-            .set("tls-port", &port.to_string())
-            .set("tls-cert-file", &file("redis.pem"))
-            .set("tls-key-file", &file("redis.key"))
-            .set("tls-ca-cert-file", &file("envoy.pem"));
+        let [port, other] = [0; 2].map(|any| std::net::TcpListener::bind(("127.0.0.1", any)).unwrap());
+        let [port, other] = [port, other].map(|listener| listener.local_addr().unwrap().port());
+        let encrypted = |options: Options, port: u16| {
+            options
+                .set("tls-port", &port.to_string())
+                .set("tls-cert-file", &file("redis.pem"))
+                .set("tls-key-file", &file("redis.key"))
+                .set("tls-ca-cert-file", &file("both.pem"))
+        };
+        let mut options = encrypted(Options::new(), port);
         if kind == "CLUSTER" {
             options = options.set("cluster-enabled", "yes").set("tls-cluster", "yes");
         }
         let server = options.start();
+        let watched = format!("sentinel monitor cell 127.0.0.1 {port} 1\ntls-replication yes\n");
+        let watch = || (kind == "SENTINEL").then(|| encrypted(Options::sentinel(&watched), other).start());
+        let mut sentinel = watch();
         let mut admin = server.connect();
         if kind == "CLUSTER" {
             admin.call("CLUSTER ADDSLOTSRANGE 0 16383");
@@ -516,12 +531,16 @@ async fn new_certificates_hold_for_new_connections_to_the_server() {
             ("REDIS_TLS_CLIENT_CERT", &own),
             ("REDIS_TLS_CLIENT_KEY", &key),
         ];
-        let service = Service::at(&format!("127.0.0.1:{port}"), RULES, &settings);
+        let url =
+            sentinel.as_ref().map_or(format!("127.0.0.1:{port}"), |_| format!("cell,127.0.0.1:{other}"));
+        let service = Service::at(&url, RULES, &settings);
         let client = service.client().await;
         assert!(client.admits(&["k=1"]).await, "{kind}");
         make();
         assert!(client.admits(&["k=1"]).await, "{kind}: a connection stays");
-        admin.call(&format!("CONFIG SET tls-ca-cert-file {}", file("envoy.pem"))); // reads all of them
+        admin.call(&format!("CONFIG SET tls-ca-cert-file {}", file("both.pem"))); // reads all of them
+        drop(sentinel.take()); // which cannot read them again
+        sentinel = watch();
         admin.call("CLIENT KILL TYPE normal SKIPME yes");
         until_admitted(&client, kind).await;
         // What cannot be read changes nothing.

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import steps, wire
 from .answers import Answer, Balance, Key, Together
-from .limiters import Lease
+from .limiters import Lease, whole
 from .sending import MARGIN
 from .steps import Steps
 from .times import Seconds, micros
@@ -214,11 +214,9 @@ class _Units(Block[int]):
         """Adds to what was used. It is charged when the block ends, so this costs no call.
 
         A block that adds nothing has used what it holds. If an exception ends it, it has used only what was added: a
-        request that failed costs nothing. Raises ValueError if the quantity is below 0.
+        request that failed costs nothing. Raises an error if the quantity is below 0.
         """
-        if quantity < 0:
-            raise ValueError(f"quantity must be at least 0, not {quantity}")
-        self._used = (self._used or 0) + quantity
+        self._used = (self._used or 0) + whole(quantity, "quantity")
 
     def _spent(self, failed: bool) -> int:
         return self._used if self._used is not None else 0 if failed else self.quantity
@@ -258,7 +256,7 @@ class _Account:
 
     def of(self, quantity: int, /) -> tuple[Pools, ...]:
         """Returns the limiters and chains that give a quantity."""
-        pools = self._pools(quantity)
+        pools = self._pools(whole(quantity, "quantity"))
         return pools if isinstance(pools, tuple) else (pools,)
 
 

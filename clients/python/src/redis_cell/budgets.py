@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from . import steps, wire
 from .accounts import AsyncBlock, Block, SyncBlock
 from .answers import Answer, Key, RateLimited, Refused, RefusedForever, Together
-from .limiters import Fixed, Lease
+from .limiters import Fixed, Lease, of_kind, whole
 from .steps import Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, check_runs
@@ -61,12 +61,8 @@ def _amounts(given: Mapping[Unit, Any], least: int) -> Amounts:
             continue
         if unit == "dollars":
             amounts[unit] = micro_dollars(amount, "dollars", least=least)
-        elif not isinstance(amount, int) or isinstance(amount, bool):
-            raise TypeError(f"{unit} must be a whole number, not {amount!r}")
-        elif not least <= amount <= MOST:
-            raise ValueError(f"{unit} must be at least {least} and at most {MOST}, not {amount}")
         else:
-            amounts[unit] = amount
+            amounts[unit] = whole(amount, unit, least, MOST)
     return amounts
 
 
@@ -164,11 +160,15 @@ class _Budget:
         _check_name(name, "the name of a run", "{}")
         if micros(idle, "idle", least=1) <= micros(period, "period", least=1):
             raise ValueError(f"idle must be longer than period, not {idle}")
+        given: list[tuple[str, object, str]] = [("warn_at", warn_at, "shares"), ("tools", tools or (), "names")]
+        for argument, several, what in given:
+            if isinstance(several, str) or not isinstance(several, Collection):
+                raise TypeError(f"{argument} must be several {what}, not {several!r}")
         for share in warn_at:
-            if not 0 < share <= 1:
+            if not 0 < of_kind(share, "a share of warn_at", float, int) <= 1:
                 raise ValueError(f"warn_at must be shares above 0 and at most 1, not {share}")
-        if isinstance(tools, str):
-            raise TypeError(f"tools must be several names, not {tools!r}")
+        if not callable(on_warning):
+            raise TypeError(f"on_warning must be a function, not {on_warning!r}")
         named = None if tools is None else frozenset(_check_name(tool, "a tool", "") for tool in tools)
         run = _Run(cell, name, idle, period, tuple(warn_at), on_warning, named, set())
         self._begin(run, None, "", {"tokens": tokens, "dollars": dollars, "steps": steps})

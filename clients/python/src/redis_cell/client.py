@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ from .backend import Backend
 from .commands import Asyncio, Blocking, Commands
 from .errors import is_lost
 from .limiters import Arguments
-from .sending import AsyncLink, Link, Ready, is_cluster, leave_queue
+from .sending import MARGIN, AsyncLink, Link, Ready, is_cluster, leave_queue
 from .steps import Steps
 from .times import micros
 from .wire import Call, Once
@@ -115,6 +116,7 @@ class _Attempts(Generic[T]):
         self._begin = time.monotonic()
         self._last = self._begin + micros(once.period, "period") / 2_000_000
         self._pause = micros(once.pause, "pause") / 1_000_000
+        self._end = math.inf if call.held is None else self._begin + call.held + MARGIN
         self._most, self._made = once.tries, 0
 
     def next(self) -> Call[T]:
@@ -128,7 +130,8 @@ class _Attempts(Generic[T]):
     def pause(self, errors: Any, error: Exception) -> float | None:
         """Returns the pause before the next attempt, after an error. None if there is no other attempt."""
         pause, self._pause = self._pause, 2 * self._pause
-        late = time.monotonic() + pause >= self._last
+        self._end += pause
+        late = time.monotonic() + pause >= min(self._last, self._end)
         return None if late or self._made == self._most or not is_lost(errors, error) else pause
 
     def answer(self, answer: T) -> T:

@@ -24,7 +24,7 @@ from starlette.requests import HTTPConnection
 
 from .answers import Answer, RateLimited, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Rate
+from .limiters import COUNTED, Bucket, Calendar, Counted, Fixed, Funnel, Rate, of_kind, whole
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
 from .waiting import async_wait, check_runs
@@ -37,7 +37,8 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 FIELDS = "redis_cell.fields"
-"""The entry of a scope for the fields of its dependencies, which a middleware then adds to the response."""
+"""The entry of a scope for the fields of its limits, which a middleware then adds to the response."""
+REMAINING = "X-RateLimit-Remaining"
 _CALENDAR = {"HOUR": 3600, "DAY": 86400, "WEEK": 604800}
 
 
@@ -56,11 +57,24 @@ def fields(limits: Mapping[str, Counted], answer: Together[Answer], keys: Mappin
         ("RateLimit-Policy", ", ".join(policies)),
         ("RateLimit", ", ".join(states)),
         ("X-RateLimit-Limit", str(tightest.limit)),
-        ("X-RateLimit-Remaining", str(tightest.remaining)),
+        (REMAINING, str(tightest.remaining)),
         ("X-RateLimit-Reset", str(math.ceil(tightest.reset_after))),
     ]
     wait = answer.combined.retry_after
     return found if wait is None else [*found, ("Retry-After", str(math.ceil(wait)))]
+
+
+def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
+    """Adds the fields of a RateLimit to those of others. RateLimit is a list, and has all limits. Of the other fields,
+    those of the limit remain that has the least left."""
+    own = dict(found)
+    there, left = headers.get(REMAINING, ""), own.get(REMAINING, "")
+    tighter = not there or (there.isdecimal() and int(left or 0) < int(there))
+    for name, value in own.items():
+        if name.startswith("RateLimit"):
+            headers.append(name, value)
+        elif tighter:
+            headers[name] = value
 
 
 def _member(name: str, **parameters: int | None) -> str:
@@ -121,6 +135,14 @@ class RateLimit:
         self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {"default": limit}
         if not self.limits or any('"' in name or not name.isascii() for name in self.limits):
             raise ValueError("a limit has a name in ASCII without quotes, and there is at least one")
+        for each in self.limits.values():
+            of_kind(each, "limit", *COUNTED)
+        if not callable(key):
+            raise TypeError(f"key must be a function, not {key!r}")
+        if not callable(quantity):
+            whole(quantity, "quantity")
+        if timeout is not None:
+            micros(timeout, "timeout")
 
     async def decide(self, connection: HTTPConnection) -> tuple[Together[Answer], list[Field]] | None:
         """Takes from the limits. Returns the answer, and the fields of the response. None without a limit."""
@@ -143,12 +165,11 @@ class RateLimit:
         if not answer:
             status, reason = refusal(answer.combined)
             raise HTTPException(status, reason, headers=dict(found))
-        shared = request.scope.get(FIELDS)
-        for name, value in found:
-            if shared is None:
-                response.headers.append(name, value)
-            else:
-                shared.append((name, value))
+        shared: list[list[Field]] | None = request.scope.get(FIELDS)
+        if shared is None:
+            add_fields(response.headers, found)
+        else:
+            shared.append(found)
         return answer
 
 
@@ -176,7 +197,7 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         adds = FIELDS not in scope  # otherwise another middleware does
-        found: list[Field] = scope.setdefault(FIELDS, [])
+        found: list[list[Field]] = scope.setdefault(FIELDS, [])
         if self.limit is not None:
             ahead = _Ahead(receive)
             decided = await ahead.until_done(self.limit.decide(HTTPConnection(scope)))
@@ -188,16 +209,13 @@ class RateLimitMiddleware:
                 if not answer:
                     response = _problem(*refusal(answer.combined), own, answer)
                     return await response(cast(Any, scope), receive, cast(Any, send))
-                found.extend(own)
+                found.append(own)
 
         async def send_with_fields(message: MutableMapping[str, Any]) -> None:
             if adds and message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=list(message.get("headers", ())))
-                for name, value in found:
-                    if name.startswith("RateLimit"):  # a list, which may have several lines
-                        headers.append(name, value)
-                    else:
-                        headers.setdefault(name, value)
+                for own in found:
+                    add_fields(headers, own)
                 message = {**message, "headers": headers.raw}
             await send(message)
 

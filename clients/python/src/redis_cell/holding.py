@@ -75,6 +75,32 @@ class Holding:
             return self.not_before - now
         return None
 
+    def part(self, now: Nanos, quantity: int) -> Batch | None:
+        """Returns what `spend` would spend now as a batch of its own, for `unspend`: with the earliest end of its units
+        and the greatest age. None if nothing is held."""
+        self._expire(now)
+        if (first := self.current) is None:
+            return None
+        ends = min(first.ends, (self.next or first).ends)
+        return Batch(quantity, quantity, first.sent, ends, first.answered)
+
+    def unspend(self, now: Nanos, part: Batch) -> None:
+        """Takes units back that were spent and then not used, as many as may be held beside those requested since."""
+        asked = self.asked.taken if self.asked is not None else 0
+        part.left = min(part.left, self._room() - asked)
+        if part.left < 1:
+            return
+        if self.current is not None:  # the batch of the units, or a younger one
+            part = Batch(
+                self.current.taken,
+                self.current.left + part.left,
+                part.sent,
+                min(self.current.ends, part.ends),
+                part.answered,
+            )
+        self.current = part
+        self._expire(now)
+
     def ask(self, now: Nanos, wanted: int) -> int:
         """Returns the units to request now: for a call that needs `wanted` units, or in advance. 0 if there are none.
 
@@ -89,8 +115,7 @@ class Holding:
         if self.asked is not None or now < self.not_before or not (half_used or short):
             return 0
         self._merge()
-        back = self.returning + (self.over.left if self.over is not None else 0)
-        size = min(max(self._size(), wanted - self.held()), self.terms.most - self.held() - back)
+        size = min(max(self._size(), wanted - self.held()), self._room())
         if size < 1:
             return 0
         self.asked = Batch(size, size, now, now + self.terms.hold)
@@ -175,6 +200,9 @@ class Holding:
 
     def _half_used(self) -> bool:
         return self.next is None and self.current is not None and self.current.left <= self.current.taken // 2
+
+    def _room(self) -> int:
+        return self.terms.most - self.held() - self.returning - (self.over.left if self.over is not None else 0)
 
     def _size(self) -> int:
         return min(max(self.size, self.terms.least), self.terms.most)

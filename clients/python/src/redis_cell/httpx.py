@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from . import steps, wire
 from .answers import Admitted, Answer, Refused, Together
 from .client import AsyncCell, Cell
-from .limiters import Rate
+from .limiters import Rate, of_kind
 from .steps import Steps
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, Guard
@@ -117,6 +117,9 @@ class Pacing:
 
     def __init__(self, key: str, rate: Rate | None, max_wait: Seconds | None) -> None:
         # The braces put both keys into one slot of a cluster.
+        of_kind(key, "key", str)
+        if rate is not None:
+            of_kind(rate, "rate", Rate)
         self.requests, self.gate = f"{{{key}}}:requests", f"{{{key}}}:pause"
         self.own, self.rate = rate, rate
         self.max_wait = None if max_wait is None else micros(max_wait, "max_wait") / 1_000_000

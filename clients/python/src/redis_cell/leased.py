@@ -19,7 +19,7 @@ from . import wire
 from .answers import Admitted, Answer, Key, Refused
 from .client import AsyncCell, Cell
 from .holding import Batch, Holding, Nanos, Terms
-from .limiters import Fixed, Rate, Window
+from .limiters import Fixed, Rate, Window, of_kind, whole
 from .times import Seconds, micros
 from .wire import Call, Settle
 
@@ -64,11 +64,19 @@ C = TypeVar("C")
 
 
 @dataclass(slots=True)
+class _Waiting(Generic[T]):
+    quantity: int
+    ticket: T
+    part: Batch | None = None
+    """The units that it was served with."""
+
+
+@dataclass(slots=True)
 class _Share(Generic[T]):
     """The units that are held for a key, and the calls that wait for more."""
 
     holding: Holding
-    waiting: deque[tuple[int, T]] = field(default_factory=deque)
+    waiting: deque[_Waiting[T]] = field(default_factory=deque["_Waiting[T]"])
     error: Exception | None = None
 
 
@@ -78,8 +86,9 @@ class _Leases(Generic[T]):
     def __init__(
         self, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
-        if not 1 <= least <= most:
-            raise ValueError(f"least and most must be at least 1, and least at most most, not {least} and {most}")
+        of_kind(limit, "limit", Rate, Fixed, Window)
+        whole(most, "most", whole(least, "least", 1))
+        whole(keys, "keys")
         rate = limit if isinstance(limit, Rate) else None
         nanos = micros(hold, "hold", least=1) * 1000
         self._terms = Terms(rate, least, most, nanos, int(_TIMEOUT * 1_000_000_000))
@@ -94,8 +103,8 @@ class _Leases(Generic[T]):
 
     def _share(self, key: Key, quantity: int) -> _Share[T] | None:
         """Returns the share of a key, or None if the server must decide the call directly."""
-        if quantity < 0:
-            raise ValueError(f"quantity must be at least 0, not {quantity}")
+        if type(quantity) is not int or quantity < 0:
+            whole(quantity, "quantity")
         # Only the server's reply says that a quantity above the limit is never admitted. Batches would never suffice.
         if quantity > min(self._terms.most, self._limit.limit):
             return None
@@ -121,9 +130,11 @@ class _Leases(Generic[T]):
     def _serve(self, share: _Share[T], now: Nanos) -> int:
         """Serves the waiting calls in order. Returns the units to fetch for the remaining calls, or in advance."""
         while share.waiting:
-            quantity, ticket = share.waiting[0]
+            waiting = share.waiting[0]
+            quantity, ticket = waiting.quantity, waiting.ticket
             # A call that was cancelled needs no units.
             if not ticket.done():
+                waiting.part = share.holding.part(now, quantity)
                 wait = share.holding.spend(now, quantity)
                 if wait is None:
                     if units := share.holding.ask(now, quantity):
@@ -218,12 +229,24 @@ class AsyncLeased(_Leases[_Future]):
             if units := share.holding.ask(now, 0):
                 self._start(self._fetch(key, share, units))
             return verdict
-        future: _Future = asyncio.get_running_loop().create_future()
-        share.waiting.append((quantity, future))
+        waiting: _Waiting[_Future] = _Waiting(quantity, asyncio.get_running_loop().create_future())
+        share.waiting.append(waiting)
         if units := self._serve(share, now):
             self._start(self._fetch(key, share, units))
-        served = await future
+        try:
+            served = await waiting.ticket
+        except asyncio.CancelledError:
+            self._unread(share, waiting)
+            raise
         return await self._take_directly(key, quantity) if served is None else served
+
+    def _unread(self, share: _Share[_Future], waiting: _Waiting[_Future]) -> None:
+        """Takes back the units of a call that was cancelled before it could read that it has them."""
+        ticket = waiting.ticket
+        if ticket.cancelled() or not ticket.done() or ticket.exception() is not None or not ticket.result():
+            return
+        if waiting.part is not None:
+            share.holding.unspend(time.monotonic_ns(), waiting.part)
 
     async def give_back(self) -> None:
         """Gives the held units back, as far as possible. Call it before the process ends.
@@ -360,7 +383,7 @@ class Leased(_Leases[_Promise]):
                         self._fetch(key, share, units)
                     return verdict
                 promise = concurrent.futures.Future()
-                share.waiting.append((quantity, promise))
+                share.waiting.append(_Waiting(quantity, promise))
                 if units := self._serve(share, now):
                     self._fetch(key, share, units)
         if share is None or promise is None or (served := self._await(key, share, promise)) is None:

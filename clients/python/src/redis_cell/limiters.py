@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from .times import Seconds, micros
+
+T = TypeVar("T")
 
 Argument: TypeAlias = str | bytes | int
 """An argument of a command."""
@@ -21,9 +23,23 @@ _SECOND, _MINUTE, _HOUR, _DAY = 1, 60, 3600, 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def _at_least(least: int, number: int, name: str) -> None:
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, not {number}")
+def whole(number: int, name: str, least: int = 0, most: int | None = None) -> int:
+    """Returns a number. Raises an error that names the argument if it is not whole, or out of range."""
+    if not isinstance(cast(object, number), int) or isinstance(number, bool):
+        raise TypeError(f"{name} must be a whole number, not {number!r}")
+    if number < least or (most is not None and number > most):
+        raise ValueError(
+            f"{name} must be at least {least}{'' if most is None else f' and at most {most}'}, not {number}"
+        )
+    return number
+
+
+def of_kind(value: T, name: str, *kinds: type) -> T:
+    """Returns an argument. Raises TypeError that names it if it is of none of the kinds."""
+    if not isinstance(value, kinds):
+        *others, last = (kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {', '.join(others)}{' or ' if others else ''}{last}, not {value!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +56,14 @@ class Rate:
     burst: int
 
     def __init__(self, count: int, *, per: Seconds, burst: int | None = None, at_once: int | None = None) -> None:
-        _at_least(1, count, "count")
+        whole(count, "count", 1)
         if burst is None:
             at_once = count if at_once is None else at_once
-            _at_least(1, at_once, "at_once")
+            whole(at_once, "at_once", 1)
             burst = at_once - 1
         elif at_once is not None:
             raise ValueError("a Rate has burst or at_once, not both")
-        _at_least(0, burst, "burst")
+        whole(burst, "burst")
         micros(per, "per", least=1)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "per", per)
@@ -91,8 +107,8 @@ class _Capacity:
     per: Seconds
 
     def __init__(self, capacity: int, *, count: int, per: Seconds) -> None:
-        _at_least(1, capacity, "capacity")
-        _at_least(1, count, "count")
+        whole(capacity, "capacity", 1)
+        whole(count, "count", 1)
         micros(per, "per", least=1)
         object.__setattr__(self, "capacity", capacity)
         object.__setattr__(self, "count", count)
@@ -154,15 +170,17 @@ class Fixed:
     until: datetime | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _at_least(1, self.limit, "limit")
+        whole(self.limit, "limit", 1)
         if (self.per is None) == (self.until is None):
             raise ValueError("a Fixed needs either per or until")
         if self.until is not None:
-            if self.until.tzinfo is None:
+            if of_kind(self.until, "until", datetime).tzinfo is None:
                 raise ValueError("until must be a datetime with a time zone")
         elif isinstance(self.per, Calendar):
-            if self.per.utc_offset % timedelta(minutes=1):
+            if of_kind(self.per.utc_offset, "utc_offset", timedelta) % timedelta(minutes=1):
                 raise ValueError("utc_offset must be a whole number of minutes")
+            if self.per.first_day is not None:
+                whole(self.per.first_day, "first_day", 1)
         elif isinstance(self.per, Total):
             if self.per.idle is not None:
                 micros(self.per.idle, "idle", least=1)
@@ -229,7 +247,7 @@ class _Sliding:
     per: Seconds
 
     def __init__(self, limit: int, *, per: Seconds) -> None:
-        _at_least(1, limit, "limit")
+        whole(limit, "limit", 1)
         micros(per, "per", least=1)
         object.__setattr__(self, "limit", limit)
         object.__setattr__(self, "per", per)
@@ -265,8 +283,9 @@ class Lease:
     holder: str | bytes
 
     def __init__(self, places: int, *, lease: Seconds, holder: str | bytes) -> None:
-        _at_least(1, places, "places")
+        whole(places, "places", 1)
         micros(lease, "lease", least=1)
+        of_kind(holder, "holder", str, bytes)
         object.__setattr__(self, "places", places)
         object.__setattr__(self, "lease", lease)
         object.__setattr__(self, "holder", holder)
@@ -282,3 +301,6 @@ Counted: TypeAlias = Rate | Bucket | Funnel | Fixed | Window | Log
 
 Limit: TypeAlias = Counted | Lease
 """A limit of any kind."""
+
+COUNTED = (Rate, Bucket, Funnel, Fixed, Window, Log)
+LIMITS = (*COUNTED, Lease)

@@ -13,9 +13,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from . import steps, wire
 from .answers import Key
-from .limiters import Lease, Limit
+from .limiters import LIMITS, Lease, Limit, of_kind
 from .sending import MARGIN
-from .times import Seconds
+from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, async_wait, check_runs, wait
 from .wire import Take
 
@@ -114,6 +114,12 @@ def limited(
     `key` is the key, or a function that returns it for the arguments of a call. A call waits up to `timeout` seconds.
     Coroutine functions need an AsyncCell or an AsyncGuard; other functions need a Cell or a Guard.
     """
+
+    if not callable(key):
+        of_kind(key, "key", str, bytes)
+    of_kind(limit, "limit", *LIMITS)
+    if timeout is not None:
+        micros(timeout, "timeout")
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         def take(*args: P.args, **kwargs: P.kwargs) -> Take:

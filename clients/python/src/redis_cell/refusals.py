@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from . import backend, steps, wire
 from .answers import Key, Refused
 from .client import AsyncCell, Cell
-from .limiters import Arguments, Limit
+from .limiters import Arguments, Limit, whole
 from .sending import Ready, is_cluster
 from .steps import Steps
 from .times import Seconds, micros
@@ -59,7 +59,7 @@ class _Refusals:
             raise NotImplementedError("refusals are remembered for a single server: in a cluster, slots move")
         self._cell = cell
         self._least = micros(least, "least") / 1_000_000
-        self._keys = keys
+        self._keys = whole(keys, "keys")
         self._inner: Callable[..., Any] = cell.run
         self._lock = threading.Lock()
         self._begin_again()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 Seconds: TypeAlias = float | timedelta
 """A time: a number of seconds, or a timedelta. It is rounded to the nearest microsecond."""
 
 
 def micros(time: Seconds, name: str, *, least: int = 0) -> int:
-    """Returns a time in microseconds, which must be at least `least`. Raises ValueError that names the argument."""
+    """Returns a time in microseconds, which must be at least `least`. Raises an error that names the argument."""
     if isinstance(time, timedelta):
         whole = time // timedelta(microseconds=1)
     elif isinstance(time, int):
         whole = time * 1_000_000
+    elif not isinstance(cast(object, time), float):
+        raise TypeError(f"{name} must be a number of seconds, not {time!r}")
     else:
         try:
             whole = round(time * 1_000_000)

@@ -16,6 +16,7 @@ from .answers import Answer, Balance, DecidedBy, Key, Together
 from .client import AsyncCell, Cell
 from .commands import Asyncio, Blocking, Decisions
 from .errors import FULL, is_full, is_unavailable
+from .limiters import whole
 from .local import LocalLimiters, Look, decided, together
 from .sending import MARGIN, Ready
 from .times import Seconds, micros
@@ -54,8 +55,7 @@ class Local:
     ask_again: Seconds = 1.0
 
     def __post_init__(self) -> None:
-        if self.share < 1:
-            raise ValueError(f"share must be at least 1, not {self.share}")
+        whole(self.share, "share", 1)
 
 
 WhenUnavailable: TypeAlias = FailOpen | FailClosed | Local

@@ -14,7 +14,23 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from . import answers
 from .answers import Answer, Balance, Booked, Booking, Key, Together, TopKey
-from .limiters import Argument, Arguments, Bucket, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Window
+from .limiters import (
+    COUNTED,
+    LIMITS,
+    Argument,
+    Arguments,
+    Bucket,
+    Counted,
+    Fixed,
+    Funnel,
+    Lease,
+    Limit,
+    Log,
+    Rate,
+    Window,
+    of_kind,
+    whole,
+)
 from .times import Seconds, micros, micros_up
 
 T = TypeVar("T")
@@ -33,7 +49,9 @@ class Take:
         # Most calls are made of these, so nothing is called that need not be.
         if not isinstance(cast(object, self.key), (str, bytes)):
             _check_key(self.key)
-        if not 0 <= self.quantity <= MOST:
+        if not isinstance(cast(object, self.limit), LIMITS):
+            of_kind(self.limit, "limit", *LIMITS)
+        if type(self.quantity) is not int or not 0 <= self.quantity <= MOST:
             _positive(self.quantity)
         if self.quantity != 1 and isinstance(self.limit, Lease):
             raise ValueError("the quantity of a lease is 1")
@@ -47,7 +65,7 @@ class Spill:
 
     def __init__(self, *takes: Take) -> None:
         for take in takes:
-            if take.shadow:
+            if of_kind(take, "a pool of a Spill", Take).shadow:
                 raise ValueError("shadow is for limiters outside chains")
             if isinstance(take.limit, Lease):
                 raise ValueError("a Lease cannot stand in a Spill: a place has no parts")
@@ -65,8 +83,10 @@ class Else:
     pools: tuple[Take | Spill, ...]
 
     def __init__(self, *pools: Take | Spill) -> None:
-        if any(isinstance(pool, Take) and pool.shadow for pool in pools):
-            raise ValueError("shadow is for limiters outside chains")
+        for pool in pools:
+            of_kind(pool, "a pool of an Else", Take, Spill)
+            if isinstance(pool, Take) and pool.shadow:
+                raise ValueError("shadow is for limiters outside chains")
         if not pools:
             raise ValueError("an Else needs at least one Take or Spill")
         object.__setattr__(self, "pools", pools)
@@ -89,6 +109,7 @@ def takes_of(chains: Iterable[Pools]) -> tuple[Take, ...]:
         if isinstance(chain, Take):  # most calls have no other chain
             takes.append(chain)
         else:
+            of_kind(chain, "a limiter of a call", Take, Spill, Else)
             takes += (take for pool in pools_of(chain) for take in pool)
     return tuple(takes)
 
@@ -107,6 +128,7 @@ class Hold:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
+        of_kind(self.owner, "owner", str, bytes)
         micros(self.period, "period", least=1)
 
 
@@ -115,8 +137,9 @@ class Once:
     """Allows a call to be repeated: the server keeps its reply under `key` for `period`, and takes the units once.
 
     The client repeats the call if the reply is lost or the server is unavailable: up to `tries` attempts, after pauses
-    that start at `pause` and double, and none later than half of `period` after the first attempt. Use a separate
-    key for each piece of work. After an error, the call can be made again with the same key.
+    that start at `pause` and double. None begins later than half of `period` after the first, nor when the attempts
+    have taken five seconds beside the pauses and the timeout of the call. Use a separate key for each piece of work.
+    After an error, the call can be made again with the same key.
     """
 
     key: Key
@@ -128,8 +151,7 @@ class Once:
         _check_key(self.key)
         micros(self.period, "period", least=1)
         micros(self.pause, "pause")
-        if self.tries < 1:
-            raise ValueError(f"tries must be at least 1, not {self.tries}")
+        whole(self.tries, "tries", 1)
 
 
 class Decide(Protocol):
@@ -234,9 +256,7 @@ def _seconds(whole: int) -> str:
 
 
 def _positive(quantity: int) -> int:
-    if not 0 <= quantity <= MOST:
-        raise ValueError(f"quantity must be at least 0 and at most {MOST}, not {quantity}")
-    return quantity
+    return whole(quantity, "quantity", 0, MOST)
 
 
 def _logged(chains: tuple[Pools, ...]) -> tuple[Take, ...]:
@@ -283,58 +303,58 @@ def _back(takes: tuple[Take, ...], taken: Together[Answer] | None) -> list[Call[
 
 def throttle(key: Key, rate: Rate, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from a rate limiter: CL.THROTTLE. With `saturate`, it takes as many as are available."""
-    return take(key, rate, quantity, saturate)
+    return take(key, of_kind(rate, "rate", Rate), quantity, saturate)
 
 
 def bucket(key: Key, bucket: Bucket, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes tokens from a token bucket: CL.BUCKET. With `saturate`, it takes as many as are available."""
-    return take(key, bucket, quantity, saturate)
+    return take(key, of_kind(bucket, "bucket", Bucket), quantity, saturate)
 
 
 def funnel(key: Key, funnel: Funnel, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from a funnel: CL.FUNNEL. With `saturate`, it takes as many as are available."""
-    return take(key, funnel, quantity, saturate)
+    return take(key, of_kind(funnel, "funnel", Funnel), quantity, saturate)
 
 
 def fixed(key: Key, fixed: Fixed, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from a fixed window: CL.FIXED. With `saturate`, it takes as many as are available."""
-    return take(key, fixed, quantity, saturate)
+    return take(key, of_kind(fixed, "fixed", Fixed), quantity, saturate)
 
 
 def window(key: Key, window: Window, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from an estimated sliding window: CL.WINDOW. With `saturate`, it takes as many as are available."""
-    return take(key, window, quantity, saturate)
+    return take(key, of_kind(window, "window", Window), quantity, saturate)
 
 
 def log(key: Key, log: Log, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from an exact sliding window: CL.LOG. With `saturate`, it takes as many as are available."""
-    return take(key, log, quantity, saturate)
+    return take(key, of_kind(log, "log", Log), quantity, saturate)
 
 
 def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
     """Returns the answer that `throttle` would return now, and takes nothing: CL.PEEK."""
-    return take(key, rate, quantity, looks="CL.PEEK")
+    return take(key, of_kind(rate, "rate", Rate), quantity, looks="CL.PEEK")
 
 
 def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Takes units even if they are not available, which leaves the limiter in debt: CL.CHARGE."""
-    change = Settle(key, rate, _positive(quantity))
+    change = Settle(key, of_kind(rate, "rate", Rate), _positive(quantity))
     arguments = (*rate.arguments(), quantity, "US")
     return Call("CL.CHARGE", key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
 
 
 def refund(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Gives units back to a rate limiter: CL.REFUND."""
-    change = Settle(key, rate, -_positive(quantity))
+    change = Settle(key, of_kind(rate, "rate", Rate), -_positive(quantity))
     arguments = (*rate.arguments(), quantity, "US")
     return Call("CL.REFUND", key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
 
 
 def pause(key: Key, rate: Rate, wait: Seconds) -> Call[Balance]:
     """Admits nothing until `wait` has passed, and then single units at the rate: CL.PAUSE."""
-    whole = micros(wait, "wait")
-    arguments = (*rate.arguments(), whole, "US")
-    return Call("CL.PAUSE", key, arguments, answers.balance, settle=lambda by: by.pause(key, rate, whole))
+    time = micros(wait, "wait")
+    arguments = (*of_kind(rate, "rate", Rate).arguments(), time, "US")
+    return Call("CL.PAUSE", key, arguments, answers.balance, settle=lambda by: by.pause(key, rate, time))
 
 
 def reserve(
@@ -347,6 +367,7 @@ def reserve(
     """
     most = None if max_wait is None else micros(max_wait, "max_wait")
     limit = () if most is None else ("MAXWAIT", most)
+    of_kind(rate, "rate", Rate)
     arguments = (*rate.arguments(), _positive(quantity), *limit, *(("PREPAY",) if prepay else ()), "US")
     return Call(
         "CL.RESERVE",
@@ -363,9 +384,9 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
 
     With a timeout of None, it waits without limit. The call occupies a connection while it waits.
     """
-    whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
-    arguments = (*rate.arguments(), _positive(quantity), _seconds(whole), "US")
+    most = 0 if timeout is None else micros(timeout, "timeout", least=1)
     probe = throttle(key, rate, quantity)
+    arguments = (*rate.arguments(), quantity, _seconds(most), "US")
 
     def read(reply: Any) -> Answer | None:
         return None if reply is None else answers.answer(reply, quantity)
@@ -375,7 +396,7 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
         key,
         arguments,
         read,
-        held=None if timeout is None else whole / 1_000_000,
+        held=None if timeout is None else most / 1_000_000,
         waiting=Waiting(probe, lambda left: bthrottle(key, rate, quantity, timeout=left)),
         undo=lambda answer, sent: [] if answer is None or probe.undo is None else probe.undo(answer, sent),
     )
@@ -383,7 +404,7 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
 
 def acquire(key: Key, lease: Lease) -> Call[Answer]:
     """Acquires a place until a lease ends, or renews the holder's lease: CL.ACQUIRE."""
-    take = Take(key, lease)
+    take = Take(key, of_kind(lease, "lease", Lease))
     return Call(
         "CL.ACQUIRE",
         key,
@@ -395,7 +416,7 @@ def acquire(key: Key, lease: Lease) -> Call[Answer]:
 
 def renew(key: Key, lease: Lease) -> Call[bool]:
     """Sets a new end for a lease: CL.RENEW. Returns False if its holder has no place."""
-    take = Take(key, lease)
+    take = Take(key, of_kind(lease, "lease", Lease))
     arguments = (micros(lease.lease, "lease"), lease.holder, "US")
     return Call(
         "CL.RENEW", key, arguments, bool, decide=lambda by: bool(by.decide((take,), saturate=False, taking=True)[key])
@@ -407,6 +428,7 @@ def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
 
     `lease` is the lease, or the name of its holder.
     """
+    of_kind(lease, "lease", Lease, str, bytes)
     holder = lease.holder if isinstance(lease, Lease) else lease
     return Call("CL.RELEASE", key, (holder,), bool, decide=lambda by: by.release(key, holder))
 
@@ -439,8 +461,8 @@ class Settle:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
-        if not -MOST <= self.difference <= MOST:
-            raise ValueError(f"difference must be at least {-MOST} and at most {MOST}, not {self.difference}")
+        of_kind(self.limit, "limit", *COUNTED)
+        whole(self.difference, "difference", -MOST, MOST)
         if self.reset_after is not None and not isinstance(self.limit, _RESETS):
             raise ValueError("reset_after is for a Rate, a Bucket, a Funnel or a Fixed")
 
@@ -454,6 +476,7 @@ class Renew:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
+        of_kind(self.lease, "lease", Lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +488,7 @@ class Release:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
+        of_kind(self.lease, "lease", Lease)
 
 
 Change: TypeAlias = Settle | Renew | Release
@@ -511,11 +535,11 @@ class _Words:
         """Adds the options that have a key. They stand before all others."""
         if once is not None:
             self.words.append("ONCE")
-            self.key(once.key)
+            self.key(of_kind(once, "once", Once).key)
             self.words.append(micros(once.period, "period"))
         if hold is not None:
             self.words.append("HOLD")
-            self.key(hold.key)
+            self.key(of_kind(hold, "hold", Hold).key)
             self.words += (hold.owner,) if settled else (micros(hold.period, "period"), hold.owner)
 
     def rest(self, *options: Argument) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
@@ -655,13 +679,13 @@ MOST_WEIGHT = 1_000_000
 
 
 def _flow(flow: str | bytes | None, weight: int | None) -> tuple[Argument, ...]:
+    if flow is not None:
+        of_kind(flow, "flow", str, bytes)
     if weight is None:
         return () if flow is None else ("FLOW", flow)
     if flow is None:
         raise ValueError("weight needs flow")
-    if not 1 <= weight <= MOST_WEIGHT:
-        raise ValueError(f"weight must be at least 1 and at most {MOST_WEIGHT}, not {weight}")
-    return ("FLOW", flow, "WEIGHT", weight)
+    return ("FLOW", flow, "WEIGHT", whole(weight, "weight", 1, MOST_WEIGHT))
 
 
 def bmtake(
@@ -685,13 +709,13 @@ def bmtake(
     What is taken with a `hold` comes back after its period, as in `mtake`. With `once`, the call is repeated if its
     reply is lost, for the rest of the timeout, and takes the units once.
     """
-    chains = (first, *others)
+    chains = (of_kind(first, "the first limiter of bmtake", Take), *others)
     takes = _logged(chains)
-    whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
-    if maxlen is not None and not 0 <= maxlen <= MOST:
-        raise ValueError(f"maxlen must be at least 0 and at most {MOST}, not {maxlen}")
+    most = 0 if timeout is None else micros(timeout, "timeout", least=1)
+    if maxlen is not None:
+        whole(maxlen, "maxlen", 0, MOST)
     options: tuple[Argument, ...] = (
-        *(() if timeout is None else ("TIMEOUT", _seconds(whole))),
+        *(() if timeout is None else ("TIMEOUT", _seconds(most))),
         *_flow(flow, weight),
         *(() if maxlen is None else ("MAXLEN", maxlen)),
     )
@@ -709,7 +733,7 @@ def bmtake(
         first.key,
         arguments,
         lambda reply: None if reply is None else rows(reply),
-        held=None if timeout is None else whole / 1_000_000,
+        held=None if timeout is None else most / 1_000_000,
         once=once,
         waiting=Waiting(mtake(*chains, hold=hold, once=once, new=new), within, places, maxlen),
         undo=_undo(chains, hold, once, new),
@@ -719,6 +743,7 @@ def bmtake(
 
 
 def _change(words: _Words, change: Change) -> None:
+    of_kind(change, "a change", Settle, Renew, Release)
     match change:
         case Settle():
             reset = () if change.reset_after is None else ("RESET", micros(change.reset_after, "reset_after"))
@@ -765,7 +790,7 @@ def msettle(
     if taken is not None:
         if ago is not None:
             raise ValueError("taken says how long ago the units were taken: leave ago out")
-        if not taken:
+        if not of_kind(taken, "taken", Together):
             raise ValueError("taken is a refusal: nothing was taken")
         changes, sent = tuple(_of_its_row(change, taken) for change in changes), taken.sent
     elif ago is None and any(isinstance(change, Settle) and change.reset_after is not None for change in changes):
@@ -800,8 +825,7 @@ def msettle(
 
 def top(count: int = 10) -> Call[list[TopKey]]:
     """Returns the keys that are refused most often: CL.TOP. In a cluster, returns the keys of all primaries."""
-    if count < 1:
-        raise ValueError(f"count must be at least 1, not {count}")
+    whole(count, "count", 1)
 
     def read(replies: list[list[Any]]) -> list[TopKey]:
         keys = [answers.top_key(row) for reply in replies for row in reply]

@@ -239,6 +239,16 @@ async fn a_caller_that_gives_up_takes_nothing() {
         // Polled once: it waits for the batch.
         assert!(futures_poll(call.as_mut()).is_none());
     }
+    // The batch comes, and its first caller leaves before it reads that it has a unit of it.
+    let mut first = Box::pin(leased.take(KEY, Units(1)));
+    assert!(futures_poll(first.as_mut()).is_none());
+    let arrived = async {
+        while leased.held(KEY) != 9 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, arrived).await.expect("the batch does not come");
+    drop(first);
     for _ in 0..10 {
         assert_eq!(leased.take(KEY, Units(1)).await.unwrap(), Decision::Admitted);
     }
