@@ -1,5 +1,6 @@
 //! Clients that lease units of one key: [`holding`](redis_cell_core::holding) and a server that decides by
-//! [`gcra`](redis_cell_core::gcra), with a replica behind it, or by [`fixed`](redis_cell_core::fixed) windows.
+//! [`gcra`](redis_cell_core::gcra), with a replica behind it, or by [`fixed`](redis_cell_core::fixed)
+//! windows.
 //!
 //! Calls and answers travel, arrive late or get lost. A client crashes. The server's state reaches the
 //! replica at times, and once the replica takes over: the units of which it has not received the state are
@@ -26,7 +27,7 @@ const LIMIT: i64 = 2;
 const MOST: i64 = 2;
 /// How long a batch stays valid, in ticks. A tick brings one unit.
 const HOLD: u64 = 2;
-/// How long a window lasts, in ticks: as long as a batch that opens it, and not as long as one that comes later.
+/// How long a window lasts, in ticks: as long as a batch that opens it, and less than one that comes later.
 const WINDOW: i64 = 2;
 /// The units of a window: more than the first batch takes.
 const UNITS: i64 = MOST + 1;

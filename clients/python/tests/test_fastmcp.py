@@ -279,7 +279,7 @@ async def test_a_misspelt_tool_is_an_error_when_the_server_starts(caplog: pytest
 
     async with Client(made("search", "hidden")) as client:
         assert await client.list_tools()
-    for tool, hint in (("serach", "did you mean 'search'?"), ("x", "its tools are hidden, search")):
+    for tool, hint in (("searches", "did you mean 'search'?"), ("x", "its tools are hidden, search")):
         text = f"the rule 'calls' names the tool {tool!r}, which the server does not have: {re.escape(hint)}"
         with pytest.raises(Exception, match=text):
             async with Client(made("search", tool)):
