@@ -1,9 +1,11 @@
 //! Clients that lease units of one key: [`holding`](redis_cell_core::holding) and a server that decides by
-//! [`gcra`](redis_cell_core::gcra), with a replica behind it.
+//! [`gcra`](redis_cell_core::gcra), with a replica behind it, or by [`fixed`](redis_cell_core::fixed)
+//! windows.
 //!
 //! Calls and answers travel, arrive late or get lost. A client crashes. The server's state reaches the
 //! replica at times, and once the replica takes over: the units of which it has not received the state are
-//! forgotten, and the bound grows by these units and no others.
+//! forgotten, and the bound grows by these units and no others. Windows end and open again; they have no
+//! replica, because a failover forgets units of windows as it forgets others.
 //!
 //! One assumption of the essay holds here too: units that a client gives back reach the server within
 //! [`Terms::reply`], or never.
@@ -11,9 +13,10 @@
 use core::hash::{BuildHasher, BuildHasherDefault};
 use std::hash::DefaultHasher;
 
-use redis_cell_core::gcra::{self, Limit, Tat};
+use redis_cell_core::fixed::{self, Counter};
+use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Spend, Terms};
-use redis_cell_core::{Rate, Span, Unit};
+use redis_cell_core::{Instant, Rate, Span, Taken, Unit};
 use stateright::{Model, Property};
 
 use crate::{Meter, Size, UNIT, after, at, span};
@@ -24,6 +27,10 @@ const LIMIT: i64 = 2;
 const MOST: i64 = 2;
 /// How long a batch stays valid, in ticks. A tick brings one unit.
 const HOLD: u64 = 2;
+/// How long a window lasts, in ticks: as long as a batch that opens it, and less than one that comes later.
+const WINDOW: i64 = 2;
+/// The units of a window: more than the first batch takes.
+const UNITS: i64 = MOST + 1;
 /// How long a client waits for an answer, in ticks.
 const REPLY: u64 = 1;
 /// How long a message travels at most, in ticks.
@@ -46,21 +53,25 @@ pub enum Defect {
     AsksForMore,
     /// More units are forgotten in a failover than the replica has missed.
     ForgetsAll,
+    /// A batch outlives the window from which it was taken.
+    OutlivesWindow,
 }
 
 impl Defect {
     /// All defects except none, each with a property that it breaks.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::LongerHold, BY_HOLD),
         (Self::HoldFromAnswer, BY_HOLD),
         (Self::SpendsTwice, COVERED),
         (Self::WaitsForever, FORGOTTEN),
         (Self::AsksForMore, HELD),
         (Self::ForgetsAll, BY_HOLD),
+        (Self::OutlivesWindow, BY_WINDOW),
     ];
 }
 
 const BY_HOLD: &str = "never more than the bound, L + W * r + h * r, and what a failover forgets";
+const BY_WINDOW: &str = "a unit of a window is spent while that window lasts, never more than L of them";
 const COVERED: &str = "no unit is spent that the server has not handed out, and none twice";
 const FORGOTTEN: &str = "nobody is forgotten: a client that goes on asking is served";
 const HELD: &str = "no client has more than it may in its batches, requested and on their way back";
@@ -72,7 +83,8 @@ pub struct World {
     calls: u8,
     ticks: u8,
     spends_all: bool,
-    limit: Limit,
+    limit: gcra::Limit,
+    window: fixed::Limit,
     terms: Terms,
 }
 
@@ -80,8 +92,8 @@ pub struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Message {
     Take { units: i64 },
-    Taken { units: i64, wait: Option<Span> },
-    GiveBack { units: i64 },
+    Taken { units: i64, wait: Option<Span>, lasts: Option<Span> },
+    GiveBack { units: i64, age: Span },
 }
 
 /// A message, when it was sent, and to which call of the client it belongs.
@@ -113,11 +125,24 @@ struct Client {
     hand: i64,
 }
 
+/// What the server stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Tat(Option<Tat>),
+    Counter(Option<Counter>),
+}
+
+impl Key {
+    const fn is_window(self) -> bool {
+        matches!(self, Self::Counter(_))
+    }
+}
+
 /// The state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    key: Option<Tat>,
-    replica: Option<Tat>,
+    key: Key,
+    replica: Key,
     tick: u8,
     calls: u8,
     clients: [Client; 2],
@@ -126,6 +151,9 @@ pub struct State {
     /// The time of the units that the failover has forgotten.
     forgotten: u64,
     spent: Meter,
+    /// The end of the window in which units were spent last, and how many; and the number of such windows.
+    spent_in: (Instant, i64),
+    windows: u8,
     came_back: bool,
 }
 
@@ -159,7 +187,8 @@ impl World {
             Size::Short => (3, 3),
             Size::Long => (4, 4),
         };
-        let limit = Limit::new(LIMIT - 1, 1, 1, Unit::Seconds).unwrap();
+        let limit = gcra::Limit::new(LIMIT - 1, 1, 1, Unit::Seconds).unwrap();
+        let window = fixed::Limit::new(UNITS, WINDOW, Unit::Seconds).unwrap();
         let hold = HOLD + u64::from(defect == Defect::LongerHold);
         let terms = Terms {
             rate: Some(Rate::new(1, 1, Unit::Seconds).unwrap()),
@@ -168,7 +197,12 @@ impl World {
             hold: span(hold * UNIT),
             reply: span(REPLY * UNIT),
         };
-        Self { defect, calls, ticks, spends_all: size == Size::Short, limit, terms }
+        Self { defect, calls, ticks, spends_all: size == Size::Short, limit, window, terms }
+    }
+
+    /// The terms of clients of this key.
+    fn terms(&self, key: Key) -> Terms {
+        Terms { rate: self.terms.rate.filter(|_| !key.is_window()), ..self.terms }
     }
 
     fn now(state: &State) -> u64 {
@@ -176,13 +210,24 @@ impl World {
     }
 
     fn spend(&self, state: &mut State, client: usize) -> bool {
-        let now = Self::now(state);
+        let (now, terms) = (Self::now(state), self.terms(state.key));
         let one = &mut state.clients[client];
-        if one.holding.spend(&self.terms, at(now), 1) != Spend::Spent {
+        if one.holding.spend(&terms, at(now), 1) != Spend::Spent {
             return false;
         }
         one.hand -= 1;
-        state.spent.acts(now, 1);
+        let Key::Counter(window) = state.key else {
+            state.spent.acts(now, 1);
+            return true;
+        };
+        // A unit that is spent in no window is one too many.
+        let open =
+            window.filter(|window| at(now) < window.end).map_or((Instant::MAX, UNITS), |open| (open.end, 0));
+        if state.spent_in.0 != open.0 {
+            state.spent_in = open;
+            state.windows += 1;
+        }
+        state.spent_in.1 += 1;
         true
     }
 
@@ -190,11 +235,11 @@ impl World {
         let tick = state.tick;
         let late = if self.defect == Defect::HoldFromAnswer { REPLY * UNIT } else { 0 };
         let now = at(Self::now(state) + late);
-        let client = &mut state.clients[client];
-        let mut terms = self.terms;
+        let mut terms = self.terms(state.key);
         if self.defect == Defect::AsksForMore {
             terms.most += 1;
         }
+        let client = &mut state.clients[client];
         let units = client.holding.ask(&terms, now, wanted)?;
         client.calls += 1;
         client.asked = Some(Waiting { call: client.calls, tick, units });
@@ -202,12 +247,12 @@ impl World {
     }
 
     fn give_back(&self, state: &mut State, client: usize) {
-        let (tick, now) = (state.tick, at(Self::now(state)));
+        let (tick, now, terms) = (state.tick, at(Self::now(state)), self.terms(state.key));
         let client = &mut state.clients[client];
-        let Some((units, _)) = client.holding.give_back(&self.terms, now) else { return };
+        let Some((units, age)) = client.holding.give_back(&terms, now) else { return };
         client.calls += 1;
         client.returning = Some(Waiting { call: client.calls, tick, units });
-        client.messages.push(Sent { tick, call: client.calls, message: Message::GiveBack { units } });
+        client.messages.push(Sent { tick, call: client.calls, message: Message::GiveBack { units, age } });
         // The rest of the batch is dropped.
         client.hand = (client.hand - units).min(client.holding.held());
     }
@@ -217,17 +262,38 @@ impl World {
         let answer = |message| Sent { message, tick: state.tick, ..sent };
         match sent.message {
             Message::Take { units } => {
-                let decision = gcra::saturate(state.key, &self.limit, now, units).unwrap();
-                state.key = after(&decision, state.key);
-                let units = decision.answer.taken.unwrap();
-                let wait = if decision.answer.limited() { decision.answer.verdict.wait() } else { None };
-                let answer = answer(Message::Taken { units, wait });
+                let given = match &mut state.key {
+                    Key::Tat(tat) => {
+                        let decision = gcra::saturate(*tat, &self.limit, now, units).unwrap();
+                        *tat = after(&decision, *tat);
+                        decision.answer
+                    }
+                    Key::Counter(counter) => {
+                        let decision = fixed::saturate(*counter, &self.window, now, units).unwrap();
+                        *counter = after(&decision, *counter);
+                        decision.answer
+                    }
+                };
+                let (units, wait) = (given.taken.unwrap(), given.verdict.wait().filter(|_| given.limited()));
+                let lasts = state.key.is_window() && self.defect != Defect::OutlivesWindow;
+                let lasts = lasts.then_some(given.reset_after);
+                let answer = answer(Message::Taken { units, wait, lasts });
                 state.clients[client].messages.push(answer);
             }
-            Message::GiveBack { units } => {
-                let decision = gcra::refund(state.key, &self.limit, now, units).unwrap();
-                state.key = after(&decision, state.key);
-                state.came_back |= !decision.change.is_keep();
+            Message::GiveBack { units, age } => {
+                let before = state.key;
+                match &mut state.key {
+                    Key::Tat(tat) => {
+                        *tat = after(&gcra::refund(*tat, &self.limit, now, units).unwrap(), *tat)
+                    }
+                    Key::Counter(counter) => {
+                        let taken = Taken { age, reset_after: None, unit: Unit::Microseconds };
+                        let decision =
+                            fixed::settle(*counter, &self.window, now, -units, Some(&taken)).unwrap();
+                        *counter = after(&decision, *counter);
+                    }
+                }
+                state.came_back |= state.key != before;
                 // Its answer has the same effect as no answer.
                 let client = &mut state.clients[client];
                 if client.returning.is_some_and(|own| own.call == sent.call) {
@@ -235,11 +301,12 @@ impl World {
                     client.holding.returned();
                 }
             }
-            Message::Taken { units, wait } => {
+            Message::Taken { units, wait, lasts } => {
+                let terms = self.terms(state.key);
                 let client = &mut state.clients[client];
                 if client.asked.is_some_and(|own| own.call == sent.call) {
                     client.asked = None;
-                    client.holding.answered(&self.terms, now, units, wait, None);
+                    client.holding.answered(&terms, now, units, wait, lasts);
                     client.hand += units;
                 }
             }
@@ -249,12 +316,12 @@ impl World {
     /// Lets time pass, and lets clients notice lost messages.
     fn tick(&self, state: &mut State) {
         state.tick += 1;
-        let (tick, now) = (state.tick, Self::now(state));
+        let (tick, now, terms) = (state.tick, Self::now(state), self.terms(state.key));
         let is_late = |sent: u8| u64::from(tick - sent) > REPLY;
         for client in &mut state.clients {
             if self.defect != Defect::WaitsForever && client.asked.is_some_and(|own| is_late(own.tick)) {
                 client.asked = None;
-                client.holding.lost(&self.terms, at(now));
+                client.holding.lost(&terms, at(now));
             }
             if client.returning.is_some_and(|own| is_late(own.tick)) {
                 client.returning = None;
@@ -276,9 +343,9 @@ impl World {
             if self.spend(&mut state, client) {
                 return true;
             }
-            let now = at(Self::now(&state));
+            let (now, terms) = (at(Self::now(&state)), self.terms(state.key));
             let holding = &mut state.clients[client].holding;
-            if holding.give_back(&self.terms, now).is_some() {
+            if holding.give_back(&terms, now).is_some() {
                 holding.returned();
             }
             if let Some(call) = self.ask(&mut state, client, 1) {
@@ -298,25 +365,29 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            key: None,
-            replica: None,
-            tick: 0,
-            calls: 0,
-            clients: Default::default(),
-            crashed: false,
-            failed_over: false,
-            forgotten: 0,
-            spent: Meter::default(),
-            came_back: false,
-        }]
+        [Key::Tat(None), Key::Counter(None)]
+            .map(|key| State {
+                key,
+                replica: key,
+                tick: 0,
+                calls: 0,
+                clients: Default::default(),
+                crashed: false,
+                failed_over: false,
+                forgotten: 0,
+                spent: Meter::default(),
+                spent_in: (Instant::MAX, UNITS),
+                windows: 0,
+                came_back: false,
+            })
+            .into()
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.tick < self.ticks {
             actions.push(Action::Tick);
         }
-        if state.key != state.replica {
+        if state.key != state.replica && !state.key.is_window() {
             actions.push(Action::Replicate);
             if !state.failed_over {
                 actions.push(Action::FailOver);
@@ -356,7 +427,7 @@ impl Model for World {
             }
             Action::End(client) => {
                 let before = state.clients[client].holding;
-                state.clients[client].holding.end(&self.terms, at(Self::now(last)));
+                state.clients[client].holding.end(&self.terms(last.key), at(Self::now(last)));
                 self.give_back(&mut state, client);
                 state.calls += 1;
                 if self.defect == Defect::SpendsTwice {
@@ -387,9 +458,12 @@ impl Model for World {
             }
             Action::Replicate => state.replica = state.key,
             Action::FailOver => {
-                let debt = |key: Option<Tat>| key.map_or(0, |tat| tat.since(at(Self::now(last))).as_nanos());
+                let debt = |key: Key| match key {
+                    Key::Tat(Some(tat)) => tat.since(at(Self::now(last))).as_nanos(),
+                    _ => 0,
+                };
                 state.forgotten = debt(state.key).saturating_sub(debt(state.replica));
-                state.key = if self.defect == Defect::ForgetsAll { None } else { state.replica };
+                state.key = if self.defect == Defect::ForgetsAll { Key::Tat(None) } else { state.replica };
                 state.replica = state.key;
                 state.failed_over = true;
             }
@@ -418,6 +492,7 @@ impl Model for World {
                 // The last tick in which a batch is spent is the one before its hold is over.
                 state.spent.level <= (LIMIT.unsigned_abs() + HOLD - 1) * UNIT + state.forgotten
             }),
+            Property::always(BY_WINDOW, |_, state: &State| state.spent_in.1 <= UNITS),
             Property::always(COVERED, |_, state: &State| {
                 state.clients.iter().all(|client| client.hand >= client.holding.held())
             }),
@@ -434,7 +509,16 @@ impl Model for World {
             Property::sometimes("more is spent than the limit alone allows", |_, state: &State| {
                 state.spent.level > LIMIT.unsigned_abs() * UNIT
             }),
-            Property::sometimes("units come back", |_, state: &State| state.came_back),
+            Property::sometimes("units come back", |_, state: &State| {
+                state.came_back && !state.key.is_window()
+            }),
+            Property::sometimes("units come back to a window", |_, state: &State| {
+                state.came_back && state.key.is_window()
+            }),
+            Property::sometimes("a window that is not the first is used up", |_, state: &State| {
+                let (end, units) = state.spent_in;
+                units == UNITS && end < Instant::MAX && state.windows > 1
+            }),
         ]
     }
 }

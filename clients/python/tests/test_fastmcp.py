@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 import redis
@@ -20,7 +22,9 @@ import redis.asyncio
 from fastmcp import Client, FastMCP
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import MiddlewareContext
 from mcp import MCPError
+from mcp_types import CallToolRequestParams
 
 import servers
 from redis_cell import AsyncCell, Fixed, Rate
@@ -224,10 +228,80 @@ async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: 
     assert "what the tool 'search' holds runs out" in caplog.text
 
 
+@pytest.mark.parametrize("timeout", [0, 9000])
+@pytest.mark.parametrize("cost", [None, 2])
+@pytest.mark.parametrize("by_scope", [False, True])
+async def test_a_call_that_is_cancelled_at_any_point_leaves_nothing(
+    server: servers.Server, cost: int | None, timeout: int, by_scope: bool
+) -> None:
+    context = MiddlewareContext[Any](message=CallToolRequestParams(name="search"))
+    finished, outcomes = set[int](), set[bool]()
+
+    async def tool(context: Any) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        finished.add(passes)
+
+    async def call(limits: RateLimits, scope: anyio.CancelScope) -> bool:
+        with scope:
+            await limits.on_call_tool(context, tool)
+        return scope.cancelled_caught
+
+    async with redis.asyncio.Redis(port=server.port) as client:
+        rules = {"busy": Rule(Places(3), per="server")} | (
+            {"costs": Rule(Fixed(10, per=3600), cost=cost)} if cost else {}
+        )
+        cell = AsyncCell(client, pipelined=not timeout)
+        limits = RateLimits(cell, rules, timeout=timeout, client=lambda context: "ann")
+        for passes in range(61):
+            await client.flushall()
+            scope = anyio.CancelScope()
+            task = asyncio.ensure_future(call(limits, scope))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            if passes < 60:
+                scope.cancel() if by_scope else task.cancel()
+            await asyncio.wait([task])
+            outcomes.add(task.cancelled() or task.result())
+            left = {row["name"]: row["remaining"] for row in await limits.limits(context)}
+            assert left == {"busy": 3} | ({"costs": 8 if passes in finished else 10} if cost else {}), passes
+    assert outcomes == {True, False}
+
+
+async def test_a_misspelt_tool_is_an_error_when_the_server_starts(caplog: pytest.LogCaptureFixture) -> None:
+    def made(*tools: str) -> FastMCP[Any]:
+        made = FastMCP[Any]("limited")
+        RateLimits(AsyncFakeCell(), {"calls": Rule(Rate.per_minute(1), tools=tools)}).add_to(made)
+        made.tool(lambda: "found", name="search")
+        made.tool(lambda: "found", name="hidden", auth=lambda context: False)
+        made.disable(names={"hidden"})
+        return made
+
+    async with Client(made("search", "hidden")) as client:
+        assert await client.list_tools()
+    for tool, hint in (("searches", "did you mean 'search'?"), ("x", "its tools are hidden, search")):
+        text = f"the rule 'calls' names the tool {tool!r}, which the server does not have: {re.escape(hint)}"
+        with pytest.raises(Exception, match=text):
+            async with Client(made("search", tool)):
+                pass
+    assert not caplog.records
+    mounting = made("search", "other_render", "other_rendre")
+    other = FastMCP[Any]("other")
+    other.tool(lambda: "drawn", name="render")
+    mounting.mount(other, namespace="other")
+    async with Client(mounting) as client:
+        for _ in range(2):
+            await client.list_tools()
+    assert [record.message for record in caplog.records] == [
+        "the rule 'calls' names the tool 'other_rendre', which the server does not have: did you mean 'other_render'?"
+    ]
+
+
 def test_mistakes_are_named() -> None:
     rate, cell = Rate.per_minute(1), AsyncFakeCell()
     mistakes: list[tuple[str, Any]] = [
         ("per must be client, session, tool, server, not 'user'", lambda: Rule(rate, per="user")),  # type: ignore[arg-type]
+        ("limit must be a limit, such as .*, or Places, not 5", lambda: Rule(5)),  # type: ignore[arg-type]
         ("tools must be several names, not 'search'", lambda: Rule(rate, tools="search")),
         ("cost is for a limit of units", lambda: Rule(Places(3), cost=1)),
         ("cost must be at least 0 and at most the limit, not 2", lambda: Rule(rate, cost=2)),

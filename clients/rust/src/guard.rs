@@ -70,6 +70,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
     }
 
     /// Sends calls for the same key and limit as one call, while another one is on its way: see [`Merged`].
+    ///
+    /// That is true of [`take`](Self::take). The calls of an [`Account`](crate::Account) hold units for their
+    /// own blocks, so none can be merged. For several limiters without a hold, use [`Merged::mtake`];
+    /// [`is_unavailable`](crate::is_unavailable) tells which of its errors need a choice.
     #[must_use]
     pub fn merged(self) -> Self {
         let merged = Merged::new(self.connection.clone()).timeout(self.timeout);

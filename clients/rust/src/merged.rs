@@ -36,6 +36,10 @@ use tokio::sync::oneshot;
 /// All clones share the rows of callers. A caller that is dropped takes nothing: if its call is on its way,
 /// what it took is given back when the answer arrives, as by [`MSettle::of`](crate::MSettle::of).
 ///
+/// The callers of a row are served in the runtime of the first one. While nobody drives that runtime, as
+/// after the `block_on` of a runtime with one thread, they wait in vain until their timeout, and what a
+/// dropped caller took is not given back. A runtime that is dropped leaves the row to the next caller.
+///
 /// # Example
 /// ```
 /// use redis_cell_client::{Merged, Rate, Units};

@@ -9,20 +9,23 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
 from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_access_token, get_context, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.providers import LocalProvider, Provider
+from fastmcp.tools import Tool
 from mcp import MCPError
 from starlette.types import Message, Receive, Scope, Send
 
-from . import wire
+from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
@@ -30,7 +33,7 @@ from .limiters import Counted, Lease
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
-from .waiting import async_wait, check_runs
+from .waiting import async_answer, check_runs
 from .wire import Hold, Once, Take
 
 _log = logging.getLogger("redis_cell")
@@ -77,6 +80,8 @@ class Rule:
     cost: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.limit, (Places, *get_args(Counted))):
+            raise TypeError(f"limit must be a limit, such as Rate.per_minute(60), or Places, not {self.limit!r}")
         if self.per not in PERS:
             raise ValueError(f"per must be {', '.join(PERS)}, not {self.per!r}")
         if isinstance(self.tools, str):
@@ -176,16 +181,43 @@ class RateLimits(Middleware):
         micros(period, "period", least=1)
         self._client, self._session = client, session
         self.holds = f"{{{prefix}}}:holds"
+        self._unseen = dict[str, str]()
 
     def add_to(self, server: FastMCP[Any]) -> None:
-        """Adds the middleware to a server, and the resource `limits://mine`, which lists a client its limits."""
+        """Adds the middleware to a server, and the resource `limits://mine`, which lists a client its limits.
+
+        If a rule names a tool that the server does not have when it starts, this is a ValueError, or a warning if other
+        servers or providers may have it. For tools that are added later, use the server's `add_middleware` instead.
+        """
         server.add_middleware(self)
+        server.add_provider(_Check(lambda: self._check(server)))
 
         @server.resource("limits://mine", name="limits", mime_type="application/json")
         async def limits() -> str:  # pyright: ignore[reportUnusedFunction]
             """The limits of this client, with what remains of each."""
             context = MiddlewareContext[Any](message=None, fastmcp_context=get_context())
             return json.dumps(await self.limits(context))
+
+    async def _check(self, server: FastMCP[Any]) -> None:
+        named = {tool: name for name, rule in self.rules.items() for tool in rule.tools or ()}
+        if not all(isinstance(provider, (LocalProvider, _Check)) for provider in server.providers):
+            self._unseen = named
+            return
+        # Tools that not every client sees, and those of other middleware, are tools of the server too.
+        known = {tool.name for tool in await Provider.list_tools(server)}
+        for tool, name in named.items():
+            if tool not in known and await server.get_tool(tool) is None:
+                raise ValueError(_unknown(name, tool, known))
+
+    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]) -> Any:
+        """Lists the tools. Logs which tools of rules are not among the first that are listed."""
+        tools = await call_next(context)
+        unseen, self._unseen = self._unseen, {}
+        known = {tool.name for tool in tools}
+        for tool, name in unseen.items():
+            if tool not in known:
+                _log.warning("%s", _unknown(name, tool, known))
+        return tools
 
     async def limits(self, context: MiddlewareContext[Any]) -> list[dict[str, Any]]:
         """Returns the rules as they are for a client: the limit, what remains, and when it is whole again.
@@ -257,11 +289,9 @@ class RateLimits(Middleware):
         finally:
             _reported.reset(token)
             renewing.cancel()
-            with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
-                try:
-                    await call.end(cost, failed)
-                except Exception as error:  # the tool has run, so its result counts
-                    _log.warning("what the tool %r holds runs out: %s", tool, str(error) or type(error).__name__)
+            # FastMCP cancels by a scope, and others cancel the task.
+            with anyio.CancelScope(shield=True):
+                await steps.to_its_end(call.end(tool, cost, failed))
 
     def _refusal(
         self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]
@@ -278,6 +308,25 @@ class RateLimits(Middleware):
             if found is not None:
                 found.append(error)
         return error
+
+
+class _Check(Provider):
+    """Provides nothing. A server starts its providers, so this is where something is checked before the first call."""
+
+    def __init__(self, check: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._check = check
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None, None]:
+        await self._check()
+        yield
+
+
+def _unknown(rule: str, tool: str, known: Collection[str]) -> str:
+    likely = get_close_matches(tool, known, n=1)
+    hint = f"did you mean {likely[0]!r}?" if likely else f"its tools are {', '.join(sorted(known))}"
+    return f"the rule {rule!r} names the tool {tool!r}, which the server does not have: {hint}"
 
 
 def _wait(refusal: Refused | RefusedForever) -> dict[str, Any]:
@@ -305,8 +354,9 @@ class _Running:
     async def take(self, client: str) -> Together[Answer]:
         cell, takes = self.limits.cell, tuple(self.takes.values())
         if self.limits.timeout == 0:
-            return await cell.run(wire.mtake(*takes, hold=self.hold))
-        return await async_wait(cell, *takes, timeout=self.limits.timeout, flow="client:" + client, hold=self.hold)
+            return await cell.run(wire.mtake(*takes, hold=self.hold, new=True))
+        call = wire.bmtake(*takes, timeout=None, flow="client:" + client, hold=self.hold, new=True)
+        return await async_answer(cell, call, self.limits.timeout)
 
     async def renew(self) -> None:
         """Renews the places and the hold for as long as the tool runs."""
@@ -320,13 +370,19 @@ class _Running:
             with suppress(Exception):  # the next time may succeed, and nothing is lost before the end of the lease
                 await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
 
-    async def end(self, cost: _Cost, failed: bool) -> None:
+    async def end(self, tool: str, cost: _Cost, failed: bool) -> None:
         """Settles the costs, and releases the places."""
+        try:
+            await asyncio.wait_for(self._end(cost, failed), MARGIN)
+        except Exception as error:  # the tool has run, so its result counts
+            _log.warning("what the tool %r holds runs out: %s", tool, str(error) or type(error).__name__)
+
+    async def _end(self, cost: _Cost, failed: bool) -> None:
         cell = self.limits.cell
         if self.hold is None:
             for take in self.leases:
                 assert isinstance(take.limit, Lease)
-                await asyncio.wait_for(cell.run(wire.release(take.key, take.limit)), MARGIN)
+                await cell.run(wire.release(take.key, take.limit))
             return
         takes = list[Take]()
         for name, take in self.takes.items():
@@ -337,7 +393,7 @@ class _Running:
                 takes.append(take)
         kept = max(KEPT, micros(self.hold.period, "period") / 1_000_000)
         once = Once(f"{self.hold.key!s}:{self.hold.owner!s}", kept)
-        await asyncio.wait_for(cell.run(wire.settle(*takes, hold=self.hold, once=once)), MARGIN)
+        await cell.run(wire.settle(*takes, hold=self.hold, once=once))
 
 
 class RefusalStatus:

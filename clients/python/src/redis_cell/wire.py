@@ -287,12 +287,16 @@ def take(key: Key, limit: Counted, quantity: int, saturate: bool = False, looks:
     )
 
 
-def _back(takes: tuple[Take, ...], taken: Together[Answer] | None) -> list[Call[Any]]:
-    """Returns the calls that give back what a call has taken, but for places, which it may only have renewed."""
-    units: list[Settle] = []
-    logged: list[Settle] = []
+def _back(takes: tuple[Take, ...], taken: Together[Answer] | None, new: bool = False) -> list[Call[Any]]:
+    """Returns the calls that give back what a call has taken; places only of `new` holders, as others may have renewed
+    theirs."""
+    units: list[Change] = []
+    logged: list[Change] = []
     for take in takes:
-        if taken is None or isinstance(take.limit, Lease) or not (part := taken.taken(take.key)):
+        if not taken or not (part := taken.taken(take.key)):
+            continue
+        if isinstance(take.limit, Lease):
+            units += [Release(take.key, take.limit)] if new else []
             continue
         settled = logged if isinstance(take.limit, Log) else units
         settled.append(Settle(take.key, take.limit, -part))
@@ -591,8 +595,8 @@ def mtake(
     A `Spill` or an `Else` is a chain of limiters, which counts as one. In a cluster, all keys must be in one slot.
     `combined.taken` is 0: each row has the quantity taken from its limiter, and with a chain in the call, the method
     `taken` of the answer. What is taken with a `hold` comes back after its period unless `settle` settles it. If its
-    owner is `new`, it comes back at once if nobody receives the answer. With `once`, the call is repeated if its reply
-    is lost, and takes the units once.
+    owner is `new`, it comes back at once if nobody receives the answer; so do places, if `new` holders have them. With
+    `once`, the call is repeated if its reply is lost, and takes the units once.
     """
     chains = (first, *others)
     takes = _logged(chains)
@@ -615,7 +619,7 @@ def _undo(
 ) -> Callable[[Together[Answer] | None, float], list[Call[Any]]] | None:
     if hold is not None:
         return (lambda answer, sent: _unheld(chains, hold, answer)) if new else None
-    return None if once else lambda answer, sent: _back(takes_of(chains), answer)
+    return None if once else lambda answer, sent: _back(takes_of(chains), answer, new)
 
 
 def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Together[Answer]]:
