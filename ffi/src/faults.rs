@@ -8,8 +8,8 @@ use redis_cell_core::Span;
 
 pub use seeded::{
     age, begin_call, charges_refused, difference, expiry, forgets_holds, forgets_replies, has_one_flow,
-    has_raw_clock, ignores_flows, ignores_lead, keeps_holds, key_in_use, loses_admissions, loses_effects,
-    part, replicates_calls, shadow, writes_at_once, writes_refusals,
+    has_raw_clock, ignores_flows, ignores_lead, keeps_holds, loses_admissions, loses_effects, part,
+    replicates_calls, shadow, writes_at_once, writes_refusals,
 };
 
 #[cfg(feature = "faults")]
@@ -59,12 +59,6 @@ mod seeded {
     pub fn loses_admissions() -> bool {
         static ADMITTED: AtomicU64 = AtomicU64::new(1);
         is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(4)
-    }
-
-    /// `keys-in-use`: every seventh time, the server does not open a key for writing.
-    pub fn key_in_use() -> bool {
-        static OPENED: AtomicU64 = AtomicU64::new(1);
-        is("keys-in-use") && OPENED.fetch_add(1, Relaxed).is_multiple_of(7)
     }
 
     /// `lose-effects`: every sixteenth effect is not replicated.
@@ -167,10 +161,6 @@ mod seeded {
 
     pub const fn expiry(at: i64) -> i64 {
         at
-    }
-
-    pub const fn key_in_use() -> bool {
-        false
     }
 
     pub const fn loses_effects() -> bool {

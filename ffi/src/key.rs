@@ -121,7 +121,7 @@ impl Handles {
         if events::expired() != expired {
             ptr = access.open_again(call, name, ptr)?;
         }
-        if access == Access::Write && (ptr.is_null() || faults::key_in_use()) {
+        if access == Access::Write && ptr.is_null() {
             return Err(Error::Busy);
         }
         let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(None));

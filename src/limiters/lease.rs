@@ -2,6 +2,7 @@
 
 use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
 use redis_cell_core::several::Grammar;
+use redis_cell_core::timeline::tick;
 use redis_cell_core::{Answer, Decision, Taken, Unit};
 
 use super::arguments::kind;
@@ -85,7 +86,8 @@ impl<'c> Kind<'c> for LeaseCall<'c> {
     }
 
     fn is_held(&self, at: &Target<'_, 'c>) -> Result<bool, Error> {
-        self.with_places(at, |places| Ok(places.own.is_some_and(|end| end > at.now)))
+        let now = tick(at.now)?;
+        self.with_places(at, |places| Ok(places.own.is_some_and(|end| end > now)))
     }
 
     fn cost(&self) -> Result<u64, Error> {

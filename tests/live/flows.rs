@@ -134,33 +134,6 @@ fn the_other_limiters_say_who_is_ready() {
     }
 }
 
-/// A client was ready when it came, and its turn would have been the next. Then another limiter is used up by
-/// others: until it admits the client again, nobody waits for that client.
-#[test]
-fn a_client_that_is_not_ready_any_more_holds_up_nobody() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (limiter, single) in &kinds() {
-        client.call("FLUSHALL");
-        client.call("CL.FIXED up 9 3600 7");
-        let wants = |quantity: i64, other: &str, flow: &str| {
-            format!("CL.BMTAKE up FIXED 9 3600 {quantity}{other} FLOW {flow}")
-        };
-        let other = format!(" k {limiter}");
-        let mut large = wait_with(&server, &mut client, &wants(5, &other, "large"), 1);
-        assert_eq!(client.ints("CL.FIXED up 9 3600")[0], 1, "{limiter}: a client that is ready comes first");
-        let mut small = wait_with(&server, &mut client, &wants(1, "", "small"), 2);
-        assert!(small.is_waiting(), "{limiter}: it is not its turn");
-        assert_eq!(client.ints(single)[0], 0, "{limiter}");
-        assert_eq!(small.answer().split(' ').next(), Some("0"), "{limiter}");
-        assert_eq!(client.ints("CL.FIXED up 9 3600")[0], 0, "{limiter}: nobody who is ready waits");
-        client.call(&give_back(limiter));
-        client.call("DEL up");
-        assert_eq!(large.answer().split(' ').next(), Some("0"), "{limiter}: it has kept its place");
-        wait_for_blocked(&mut client, 0);
-    }
-}
-
 /// Two queues: what the clients of one wait for counts as taken for those of the other. When it no longer
 /// does, they may be ready.
 #[test]
@@ -182,20 +155,6 @@ fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
     std::thread::sleep(Duration::from_millis(500));
     let used = cpu(&mut client) - before;
     assert!(used < 0.25, "{used} s of half a second");
-}
-
-/// A client becomes ready by time alone, too.
-#[test]
-fn an_other_limiter_that_replenishes_makes_a_client_ready() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for limiter in ["THROTTLE 0 1 200 1", "BUCKET 1 1 200 1", "FIXED 1 200 1", "LOG 1 200 1", "LEASE 1 200 x"]
-    {
-        client.call("FLUSHALL");
-        rows(&mut client, &format!("CL.MTAKE k {} MS", limiter.replace(" x", " y")));
-        let mut waiter = Waiter::ask(&server, &format!("CL.BMTAKE busy LEASE 1 3600 me k {limiter} MS"));
-        assert_eq!(waiter.answer().split(' ').next(), Some("0"), "{limiter}");
-    }
 }
 
 /// The order in which flows are served, as a simulation of its own finds it: each flow has its weight and its
@@ -442,24 +401,6 @@ fn the_reset_after_of_an_admission_counts_nobody_who_waits() {
     }
 }
 
-/// What departed clients waited for counts as taken no more, for the clients of either command and on any
-/// key.
-#[test]
-fn clients_that_leave_wake_those_who_name_their_key() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for leaves in ["CL.BTHROTTLE a 4 1 3600 5 0", "CL.BMTAKE a THROTTLE 4 1 3600 5"] {
-        for waits in ["a THROTTLE 4 1 3600 1", "b THROTTLE 4 1 3600 1 a THROTTLE 4 1 3600 1"] {
-            client.call("FLUSHALL");
-            client.call("CL.THROTTLE a 4 1 3600 4");
-            let first = wait_with(&server, &mut client, leaves, 1);
-            let mut behind = wait_with(&server, &mut client, &format!("CL.BMTAKE {waits} FLOW f"), 2);
-            client.call(&format!("CLIENT KILL ID {}", first.id));
-            assert!(behind.answer().starts_with("0 5 "), "{leaves} before {waits}");
-        }
-    }
-}
-
 /// However many clients leave a queue together, those who name its key are looked at once: their number of
 /// looks is that of the flows, not that of the flows times the clients.
 #[test]
@@ -544,20 +485,6 @@ fn who_is_not_ready_counts_for_nobody_until_it_is_looked_at_again() {
         call.send(words);
         assert_eq!(call.answer(), answer);
     }
-}
-
-#[test]
-fn a_holder_renews_its_place_without_waiting_for_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.ACQUIRE k 1 60 x");
-    let mut waiter = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 60 y", 1);
-    assert_eq!(rows(&mut client, "CL.BMTAKE k LEASE 1 90 x TIMEOUT 9")[1], [0, 1, 0, -1, 90]);
-    // Its other limiters admit it as those of CL.MTAKE do.
-    client.call("CL.FIXED used 1 3600");
-    let both = "CL.BMTAKE k LEASE 1 90 x used FIXED 1 3600 1 TIMEOUT 0.2";
-    assert_eq!(Waiter::ask(&server, both).answer(), "null");
-    assert!(waiter.is_waiting());
 }
 
 #[test]
@@ -682,42 +609,6 @@ fn in_transactions_and_scripts_it_does_not_block() {
     // Behind clients that wait, too.
     let _waiter = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", 1);
     assert_eq!(client.call(&["EVAL", script, "1", "k"]), Value::Nil);
-}
-
-#[test]
-fn all_who_wait_with_one_key_of_once_are_answered_when_the_first_is_admitted() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    client.call("CL.FIXED k 3 3600 3");
-    stream.effects(&server);
-    let call = "CL.BMTAKE k FIXED 3 3600 2 l LOG 9 60 1 ONCE o 60 FLOW ";
-    let mut waiters: Vec<Waiter> = ["a", "a", "b", "c"]
-        .iter()
-        .enumerate()
-        .map(|(place, flow)| wait_with(&server, &mut client, &format!("{call}{flow}"), place + 1))
-        .collect();
-    assert_eq!(stream.effects(&server), [], "nothing is written while they wait");
-    client.call("CL.MSETTLE k FIXED 3 3600 -2");
-    stream.effects(&server);
-    let answers: Vec<String> = waiters.iter_mut().map(Waiter::answer).collect();
-    assert!(
-        answers[0].starts_with("0 3 0 -1 ") && answers.iter().all(|one| *one == answers[0]),
-        "{answers:?}"
-    );
-    assert_eq!(client.int("GET k"), 3);
-    assert_eq!(client.int("ZCARD l"), 1);
-    assert_eq!(client.text("GET o"), answers[0]);
-    assert_eq!(rows(&mut client, &format!("{call}d")).len(), 3, "and who comes later");
-    assert_eq!(crate::info::fields(&mut client)["bmtake_repeated"], "4");
-    assert_eq!(crate::info::fields(&mut client)["bmtake_admitted"], "1");
-    // The reply may come with a database.
-    client.call("CL.ACQUIRE busy 1 3600 other");
-    let mut waiter = wait_with(&server, &mut client, "CL.BMTAKE busy LEASE 1 3600 me ONCE p 60", 1);
-    client.call("SELECT 1");
-    client.call("CL.MTAKE busy LEASE 1 3600 other ONCE p 60");
-    client.call("SWAPDB 0 1");
-    assert!(waiter.answer().starts_with("0 1 0 -1 "));
 }
 
 #[test]
@@ -932,26 +823,6 @@ fn the_module_stays_loaded_while_a_client_waits() {
 }
 
 #[test]
-fn deleted_expired_and_flushed_keys_move_the_queue() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for event in ["DEL k", "UNLINK k", "FLUSHDB", "FLUSHALL", "SWAPDB 0 5", "RENAME k away", "PEXPIRE k 1"] {
-        client.call("FLUSHALL");
-        client.call("CL.FUNNEL k 1 1 3600");
-        client.call("CL.LOG x 1 3600");
-        let mut first = wait_with(&server, &mut client, "CL.BMTAKE k FUNNEL 1 1 3600 1", 1);
-        client.call(event);
-        assert!(first.answer().starts_with("0 "), "{event}");
-        // The same of the key of another limiter.
-        client.call("FLUSHALL");
-        client.call("CL.LOG x 1 3600");
-        let mut other = wait_with(&server, &mut client, "CL.BMTAKE free FUNNEL 1 1 3600 1 x LOG 1 3600 1", 1);
-        client.call(&event.replace(" k", " x").replace("SWAPDB 0 5", "FLUSHALL"));
-        assert!(other.answer().starts_with("0 "), "{event}");
-    }
-}
-
-#[test]
 fn clients_of_bthrottle_go_before_and_so_do_bookings() {
     let server = Server::start();
     let mut client = server.connect();
@@ -987,37 +858,4 @@ fn a_first_limiter_in_shadow_queues_and_counts_nothing_as_taken() {
     client.call("DEL x");
     let answer = waiter.answer();
     assert!(answer.starts_with("0 1 0 -1 3600 1 1 0 "), "{answer}");
-}
-
-/// No client of a schedule that holds and releases is lost, and places are never exceeded.
-#[test]
-fn many_clients_in_many_flows_are_all_served() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let (places, clients) = (3, 120);
-    let mut threads = Vec::new();
-    for n in 0..clients {
-        let mut waiter = Waiter::connect(&server);
-        threads.push(std::thread::spawn(move || {
-            waiter.send(&format!(
-                "CL.BMTAKE busy LEASE {places} 3600 c{n} {{x}}{} LEASE 1 3600 c{n} FLOW f{}",
-                n % 20,
-                n % 7
-            ));
-            let answer = waiter.answer();
-            assert!(answer.starts_with("0 "), "{answer}");
-            waiter.send("ZCARD busy");
-            let held: i64 = waiter.answer().parse().unwrap();
-            assert!(held <= places, "{held} places are held");
-            waiter.send(&format!("CL.MSETTLE busy LEASE {places} 0 c{n} {{x}}{} LEASE 1 0 c{n}", n % 20));
-            waiter.answer();
-        }));
-    }
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    wait_for_blocked(&mut client, 0);
-    assert_eq!(client.int("DBSIZE"), 0);
-    assert_eq!(flows(&mut client), "0");
-    server.assert_alive("many flows");
 }

@@ -2,7 +2,6 @@
 
 use crate::common::{
     BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, requires, wait_for_blocked, wait_until,
-    wall_ns,
 };
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,6 @@ fn queue(server: &Server, client: &mut Client, key: &str, limit: &str, count: us
             waiter
         })
         .collect()
-}
-
-fn wait_until_past(instant: i64) {
-    wait_until("the wall clock to pass", || {
-        if wall_ns() > instant { Ok(()) } else { Err(wall_ns().to_string()) }
-    });
 }
 
 /// Regression: the loop of Redis 7.0 did not sleep while the next timer was 36 minutes away or more.
@@ -46,49 +39,6 @@ fn a_server_sleeps_while_its_clients_wait_for_an_hour() {
     std::thread::sleep(Duration::from_secs(1)); // in which the server has nothing to do
     let busy = used() - before;
     assert!(busy < begun.elapsed().as_secs_f64() / 4.0, "{busy} s of the processor's time");
-}
-
-/// Regression: a queue stood still for as long as its key would have lived, when a call for the same queue
-/// was the first to notice that the key had expired.
-#[test]
-fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    for noticed_by in [
-        "CL.BTHROTTLE k 0 1 3600 1 0",
-        "CL.BTHROTTLE k 0 1 3600 1 0.001",
-        "CL.THROTTLE k 0 1 3600",
-        "CL.RESERVE k 0 1 3600 1 MAXWAIT 1",
-        "CL.PEEK k 0 1 3600",
-        "MULTI",
-        "EVAL",
-        "GET k",
-        "EXISTS k",
-    ] {
-        client.call("DEL k");
-        client.call("CL.CHARGE k 0 1 3600");
-        let mut waiters = queue(&server, &mut client, "k", HOURLY, 1);
-        client.call("PEXPIRE k 20");
-        wait_until_past(wall_ns() + 30_000_000);
-        match noticed_by {
-            "MULTI" => {
-                client.call("MULTI");
-                client.call("CL.BTHROTTLE k 0 1 3600 1 0");
-                client.call("EXEC");
-            }
-            "EVAL" => {
-                let script = "return redis.call('CL.BTHROTTLE', KEYS[1], 0, 1, 3600, 1, 0)";
-                client.call(&["EVAL", script, "1", "k"]);
-            }
-            call if call.ends_with("1 0") => waiters.push(Waiter::ask(&server, call)),
-            call => drop(client.call(call)),
-        }
-        let answer = waiters[0].answer();
-        assert!(answer.starts_with("0 1 0 -1 "), "{noticed_by}: {answer}");
-        drop(waiters);
-        wait_for_blocked(&mut client, 0);
-    }
 }
 
 /// Regression: other clients were admitted in place of clients that had left the queue before a booking,
@@ -374,34 +324,6 @@ fn a_user_of_some_databases_is_admitted_in_them() {
     }
 }
 
-#[test]
-fn flushes_move_the_queues_of_their_database_only() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let wait_in = |client: &mut Client, db| {
-        client.call(&format!("SELECT {db}"));
-        client.call("FLUSHDB");
-        client.call(&format!("CL.THROTTLE k{db} {HOURLY}"));
-        let before: usize = client.info("blocked_clients").parse().unwrap();
-        let waiter = Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k{db} {HOURLY} 1 0"));
-        wait_for_blocked(client, before + 1);
-        waiter
-    };
-    let mut waiters = [0, 1].map(|db| wait_in(&mut client, db));
-    client.call("FLUSHDB");
-    assert!(waiters[1].answer().starts_with("0 1 0 -1 "));
-    for swap in ["SWAPDB 2 9", "SWAPDB 9 2"] {
-        let swapped = [2, 9].map(|db| wait_in(&mut client, db));
-        client.call(swap);
-        for mut waiter in swapped {
-            assert!(waiter.answer().starts_with("0 1 0 -1 "), "{swap}");
-        }
-    }
-    assert!(waiters[0].is_waiting());
-    client.call("FLUSHALL ASYNC");
-    assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
-}
-
 /// The keys of a database are marked, and the clients that name a key are woken, a hundred at a time.
 #[test]
 fn a_flush_moves_hundreds_of_queues_and_wakes_hundreds_of_flows() {
@@ -423,24 +345,45 @@ fn a_flush_moves_hundreds_of_queues_and_wakes_hundreds_of_flows() {
     }
 }
 
-/// Servers that can end a subscription end it when the last client has left, and begin again with the next.
+/// Regression: a queue stood still for as long as its key would have lived, when a call for the same queue
+/// was the first to notice that the key had expired.
 #[test]
-fn changes_of_keys_are_followed_again_after_a_while_without_clients() {
+fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
     let server = Server::start();
     let mut client = server.connect();
-    for _ in 0..3 {
+    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    for noticed_by in [
+        "CL.BTHROTTLE k 0 1 3600 1 0",
+        "CL.BTHROTTLE k 0 1 3600 1 0.001",
+        "CL.THROTTLE k 0 1 3600",
+        "CL.RESERVE k 0 1 3600 1 MAXWAIT 1",
+        "CL.PEEK k 0 1 3600",
+        "MULTI",
+        "EVAL",
+        "GET k",
+        "EXISTS k",
+    ] {
         client.call("DEL k");
-        client.call(&format!("CL.THROTTLE k {HOURLY}"));
+        client.call("CL.CHARGE k 0 1 3600");
         let mut waiters = queue(&server, &mut client, "k", HOURLY, 1);
-        client.call("DEL k");
-        assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
+        client.call("PEXPIRE k 20");
+        wait_until_past(wall_ns() + 30_000_000);
+        match noticed_by {
+            "MULTI" => {
+                client.call("MULTI");
+                client.call("CL.BTHROTTLE k 0 1 3600 1 0");
+                client.call("EXEC");
+            }
+            "EVAL" => {
+                let script = "return redis.call('CL.BTHROTTLE', KEYS[1], 0, 1, 3600, 1, 0)";
+                client.call(&["EVAL", script, "1", "k"]);
+            }
+            call if call.ends_with("1 0") => waiters.push(Waiter::ask(&server, call)),
+            call => drop(client.call(call)),
+        }
+        let answer = waiters[0].answer();
+        assert!(answer.starts_with("0 1 0 -1 "), "{noticed_by}: {answer}");
+        drop(waiters);
         wait_for_blocked(&mut client, 0);
-        // The subscription ends at the server's next cron; nothing shows it, so some crons have to pass.
-        let ticks = |client: &mut Client| client.info("uptime_in_seconds").parse::<u64>().unwrap();
-        let before = ticks(&mut client);
-        wait_until("a second to pass", || match ticks(&mut client) {
-            seen if seen > before => Ok(()),
-            seen => Err(seen.to_string()),
-        });
     }
 }

@@ -184,49 +184,6 @@ fn a_wait_that_ends_without_admission_leaves_no_trace() {
 }
 
 #[test]
-fn clients_behind_one_that_leaves_move_up() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE k 2 3 3600 1");
-    let mut wants_three = Waiter::ask(&server, "CL.BTHROTTLE k 2 3 3600 3 0");
-    wait_for_blocked(&mut client, 1);
-    let mut wants_two = Waiter::ask(&server, "CL.BTHROTTLE k 2 3 3600 2 0");
-    wait_for_blocked(&mut client, 2);
-    assert!(wants_two.is_waiting(), "there is room for it, but it is not its turn");
-    client.call(&format!("CLIENT UNBLOCK {}", wants_three.id));
-    assert_eq!(wants_three.answer(), "null");
-    assert!(wants_two.answer().starts_with("0 3 0 -1 "));
-}
-
-#[test]
-fn a_refund_or_a_deleted_key_moves_the_queue_at_once() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for event in [
-        "DEL k",
-        "UNLINK k",
-        "CL.REFUND k 0 1 3600",
-        "FLUSHDB",
-        "FLUSHALL",
-        "SWAPDB 0 5",
-        "RENAME k away",
-        "PEXPIRE k 1",
-        "EXPIRE k -1",
-        "RENAME empty k",
-    ] {
-        client.call("FLUSHALL");
-        client.throttle_checked("k", HOURLY);
-        client.call(&format!("SET empty {} PX 100000", wall_ns()));
-        let mut waiters = queue(&server, &mut client, 2);
-        client.call(event);
-        assert_next(&mut waiters, ADMITTED);
-        client.call("DEL k");
-        assert_next(&mut waiters, ADMITTED);
-        wait_for_blocked(&mut client, 0);
-    }
-}
-
-#[test]
 fn a_key_that_turns_foreign_is_an_error_for_each_client() {
     let (server, mut client) = full();
     for (commands, error) in [
@@ -403,41 +360,6 @@ fn the_module_stays_loaded_while_a_client_waits() {
 }
 
 #[test]
-fn keys_of_several_databases_do_not_share_a_queue() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut waiters = Vec::new();
-    for db in [0, 3, 9] {
-        client.call(&format!("SELECT {db}"));
-        client.throttle_checked("k", HOURLY);
-        waiters.push(Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k {HOURLY} 1 0")));
-        wait_for_blocked(&mut client, waiters.len());
-    }
-    client.call("SELECT 3");
-    client.call("DEL k");
-    assert!(waiters.remove(1).answer().starts_with(ADMITTED));
-    assert!(client.tat("k").is_some());
-    wait_for_blocked(&mut client, 2);
-    client.call("SELECT 9");
-    refund(&mut client);
-    assert!(waiters.remove(1).answer().starts_with(ADMITTED));
-    assert!(waiters[0].is_waiting());
-
-    // An event of all databases, in the context of one of them.
-    let mut waiter = Waiter::ask_in(&server, 9, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
-    wait_for_blocked(&mut client, 2);
-    client.call("SELECT 0");
-    client.call("FLUSHALL");
-    for waiter in [&mut waiters[0], &mut waiter] {
-        assert!(waiter.answer().starts_with(ADMITTED));
-    }
-    for db in [0, 9] {
-        client.call(&format!("SELECT {db}"));
-        assert!(client.tat("k").is_some(), "admitted in another database than {db}");
-    }
-}
-
-#[test]
 fn nothing_is_written_until_a_client_is_admitted() {
     let (server, mut client) = full();
     client.call("CONFIG SET notify-keyspace-events KEA");
@@ -457,23 +379,6 @@ fn nothing_is_written_until_a_client_is_admitted() {
     expected.extend(Effect::alone(0, Effect::of_call(&mut client, 0, "k")));
     assert_eq!(stream.effects(&server), expected);
     assert!(client.tat("k").unwrap() > wall_ns() + 3_500_000_000_000);
-}
-
-#[test]
-fn admitted_by_a_changed_key_of_another_database() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    client.call("SELECT 7");
-    client.throttle_checked("k", HOURLY);
-    let mut waiter = Waiter::ask_in(&server, 7, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
-    wait_for_blocked(&mut client, 1);
-    stream.effects(&server);
-    client.call("DEL k");
-    assert!(waiter.answer().starts_with(ADMITTED));
-    let mut expected = vec![Effect { db: 7, command: "DEL k".to_owned() }];
-    expected.extend(Effect::alone(7, Effect::of_call(&mut client, 7, "k")));
-    assert_eq!(stream.effects(&server), expected);
 }
 
 /// The number of connections that this process may open, less the connections of the other tests.

@@ -1,7 +1,7 @@
 //! The suite is tested against seeded faults of `ffi/src/faults.rs`: with each of them, the tests that guard
 //! against it fail. The others are those of the simulator: `verify/simulator/tests/simulated.rs`.
 
-use crate::common::{Server, Waiter, wait_for_blocked, with_fault};
+use crate::common::with_fault;
 use crate::{clock, crash, failover, histories, hostile, once};
 use std::panic::catch_unwind;
 
@@ -22,55 +22,6 @@ fn must_fail<const N: usize>(fault: &'static str, tests: [(&str, fn()); N]) {
 #[test]
 fn without_a_fault_they_pass() {
     with_fault("none", clock::a_step_back_delays_no_waiting_client);
-}
-
-/// A server that saves without a fork does not open a key for writing while it saves it.
-#[test]
-fn keys_in_use_are_tried_again_and_nothing_is_lost() {
-    with_fault("keys-in-use", nothing_is_lost);
-}
-
-/// Calls for keys that cannot be written to are an error and change nothing, and turns of a queue come again.
-fn nothing_is_lost() {
-    const CALLS: i64 = 100;
-    let server = Server::start();
-    let all = "CL.MTAKE a THROTTLE 99999 1 3600 1 b LOG 9999 3600 1 c FUNNEL 99999 1 3600 1 d LEASE 9 3600 x";
-    let errors: i64 = std::thread::scope(|scope| {
-        let load = |_| {
-            scope.spawn(|| {
-                let mut client = server.connect();
-                let mut errors = 0;
-                for _ in 0..CALLS {
-                    while let Err(error) = client.ask(all) {
-                        assert!(error.starts_with("TRYAGAIN "), "{error}");
-                        errors += 1;
-                    }
-                }
-                errors
-            })
-        };
-        let threads: Vec<_> = (0..4).map(load).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-    });
-    assert!(errors > 0, "no key was in use");
-    let mut client = server.connect();
-    let rows: Vec<Vec<i64>> =
-        client.get("CL.MPEEK a THROTTLE 99999 1 3600 0 b LOG 9999 3600 0 c FUNNEL 99999 1 3600 0");
-    assert_eq!(rows[1..].iter().map(|row| row[1] - row[2]).collect::<Vec<_>>(), [4 * CALLS; 3]);
-
-    let mut waiters: Vec<Waiter> = Vec::new();
-    let mut admitted = 0;
-    for _ in 0..60 {
-        waiters.push(Waiter::ask(&server, "CL.BTHROTTLE q 0 1 5 1 0 MS"));
-    }
-    for waiter in &mut waiters {
-        match waiter.answer() {
-            answer if answer.starts_with("0 1 ") => admitted += 1,
-            answer => assert!(answer.contains("TRYAGAIN "), "{answer}"),
-        }
-    }
-    assert!(admitted > 30, "{admitted}");
-    wait_for_blocked(&mut client, 0);
 }
 
 #[test]

@@ -206,10 +206,7 @@ fn shares(call: &Call, model: &Model, pool: &[usize], at: i128) -> Result<Option
     let mut rooms = Vec::new();
     for &own in pool {
         let part = &call.parts[own];
-        let state = model.state(&part.key, &part.limit)?;
-        // A key that expires is empty then.
-        let lives = model.key(&part.key).is_some_and(|(_, expiry)| at / MILLI <= *expiry);
-        rooms.push(room(&part.limit, state.filter(|_| lives), at));
+        rooms.push(room(&part.limit, model.state(&part.key, &part.limit)?, at));
     }
     let mut left = call.parts[pool[0]].quantity;
     if left == 0 {

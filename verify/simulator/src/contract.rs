@@ -429,7 +429,7 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
                 State::Entries(entries) => entries.last().copied().unwrap_or(0),
                 _ => 0,
             };
-            if last > expiry * 1_000_000 + 3_000_000 {
+            if last > expiry * 1_000_000 {
                 return None; // the same for entries that lie ahead
             }
             model.hold(&part.key, state, expiry);

@@ -76,6 +76,9 @@ pub enum Step {
     Pause(i64),
     /// The memory is used up, or not any more.
     Full(bool),
+    /// The server, which saves without a fork, does not open each time of so many a key for writing; 0 for
+    /// never.
+    Busy(u64),
 }
 
 /// A history.
@@ -183,6 +186,7 @@ impl Display for Step {
             Self::Role(replica) => write!(f, "{}", if *replica { "demote" } else { "promote" }),
             Self::Pause(nanos) => write!(f, "pause {}", time(*nanos)),
             Self::Full(yes) => write!(f, "memory {}", if *yes { "full" } else { "free" }),
+            Self::Busy(times) => write!(f, "busy {times}"),
         }
     }
 }
@@ -220,6 +224,7 @@ impl Step {
             "replica" => Self::Replica(text(&mut args)?),
             "demote" | "promote" => Self::Role(first == "demote"),
             "memory" => Self::Full(text(&mut args)? == "full"),
+            "busy" => Self::Busy(text(&mut args)?.parse().ok()?),
             _ => return None,
         })
     }

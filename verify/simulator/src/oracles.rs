@@ -110,6 +110,8 @@ pub struct Before {
     is_repeat: bool,
     /// Whether there was no memory.
     is_full: bool,
+    /// How often another module may still act.
+    acts: u32,
 }
 
 /// The first integer of a reply.
@@ -134,8 +136,12 @@ impl Judge {
             (world.seen, world.signalled, world.published) = Default::default();
             world.sees = true;
         });
-        let mut before =
-            Before { written: with(|world| world.written), now: clock::module(), ..Before::default() };
+        let mut before = Before {
+            written: with(|world| world.written),
+            now: clock::module(),
+            acts: acts(),
+            ..Before::default()
+        };
         self.is_set_within |= matches!(step, Step::SetWithin(..));
         self.is_set_back |= matches!(step, Step::Set(by) if *by < 0);
         let Step::Call(client, words) = step else { return before };
@@ -197,6 +203,9 @@ impl Judge {
             std::mem::take(&mut world.answers)
         });
         self.spoil(step);
+        if acts() < before.acts {
+            self.all_spoilt();
+        }
         for answer in &answers {
             // Which may have been sent long before.
             self.spoil_by(&answer.words);
@@ -214,6 +223,7 @@ impl Judge {
             world.awaits_cron
                 || world.is_replica
                 || world.is_full
+                || world.busy > 0
                 || !world.moved.is_empty()
                 || !world.left.is_empty()
                 || !world.denied.is_empty()
@@ -321,7 +331,9 @@ impl Judge {
                     let line = history::line(&answer.words);
                     with(|world| world.violates("contract", format!("the reply of {line} is not stored")));
                 }
-                self.stored.insert(key, (answer.reply.clone(), until, now));
+                if is_stored_now(call, name, answer) {
+                    self.stored.insert(key, (answer.reply.clone(), until, now));
+                }
             }
         }
     }
@@ -372,7 +384,7 @@ impl Judge {
     }
 
     fn contract(&mut self, call: &Call, answer: &Answer, db: i32, before: &Before) {
-        let forbidden = ["NOPERM", "MOVED", "READONLY", "OOM"];
+        let forbidden = ["NOPERM", "MOVED", "READONLY", "OOM", "TRYAGAIN"];
         if matches!(&answer.reply, Reply::Error(error) if forbidden.iter().any(|code| error.starts_with(code)))
         {
             return;
@@ -437,6 +449,8 @@ impl Judge {
                 let text = format!("{line}: {} holds {found:?}, and should hold {book:?}", hold.key);
                 world.violates("contract", text);
             } else if let Some(expiry) = entry.and_then(|entry| entry.expiry)
+                // One that was set while the clock was behind is earlier when that ends.
+                && !self.is_set_back
                 && i128::from(expiry) < accounts::lives_until(&book)
             {
                 let text = format!("{line}: {} expires at {expiry}, before what is held: {book:?}", hold.key);
@@ -703,15 +717,39 @@ impl Judge {
     /// Flows that wait for one limiter only, and so are ready, get shares by their weights.
     fn admitted_fairly(&mut self, answers: &[Answer]) {
         let key_of = |one: &Waiter| (one.db, one.call.parts[0].key.clone());
-        let lines: BTreeSet<(i32, String)> = self.waiters.values().map(key_of).collect();
-        self.shares.retain(|line, _| lines.contains(line));
+        if self.shares.is_empty() && answers.iter().all(|answer| answer.waited.is_none()) {
+            return;
+        }
+        let mut lines: BTreeMap<(i32, String), BTreeSet<&Option<Bytes>>> = BTreeMap::new();
+        for one in self.waiters.values() {
+            lines.entry(key_of(one)).or_default().insert(&one.call.flow);
+        }
+        self.shares.retain(|line, shares| {
+            let flows = lines.get(line);
+            let waits = |flow: &_| flows.is_some_and(|flows| flows.contains(&flow));
+            shares.ahead.retain(|(one, other), _| waits(one) && waits(other));
+            flows.is_some()
+        });
+        // Another module may settle.
+        let settles = |words: &Words| words.iter().any(|word| word == b"FLOW");
+        if with(|world| world.reactions.iter().any(|one| settles(&one.words))) {
+            return;
+        }
         let mut gone = BTreeSet::new();
         for answer in answers {
             let own = self.waiters.get(&answer.client);
             let own = own.filter(|own| own.words == answer.words && answer.waited == Some(own.since));
             let Some(own) = own.filter(|own| own.call.verb == "BMTAKE") else {
-                // A settlement may have moved the flows.
-                self.shares.clear();
+                // A settlement moves a flow as a call does. Who came and went in one step is not followed.
+                if let Some(Call { verb, parts, flow, weight, .. }) = Call::parse(&answer.words)
+                    && let Some(shares) = self.shares.get_mut(&(answer.db, parts[0].key.clone()))
+                    && (verb == "MSETTLE" && flow.is_some() || answer.waited.is_some())
+                {
+                    shares.flows.entry(flow).or_insert((weight, 0.0)).1 += parts[0].quantity.abs() as f64;
+                    if answer.waited.is_some() {
+                        shares.ahead.clear();
+                    }
+                }
                 continue;
             };
             let (line, flow) = (key_of(own), &own.call.flow);
@@ -1045,6 +1083,11 @@ fn is_shape_of(reply: &Reply, call: &Call) -> bool {
     let Reply::Array(rows) = reply else { return false };
     let has_six = rows.iter().any(|row| matches!(row, Reply::Array(columns) if columns.len() == 6));
     rows.len() == call.parts.len() + 1 && has_six == call.has_chain()
+}
+
+/// How often another module may still act.
+fn acts() -> u32 {
+    with(|world| world.reactions.iter().map(|one| one.left).sum())
 }
 
 /// Whether a reply to CL.RESERVE says that its units act later.

@@ -157,6 +157,13 @@ fn expire(db: i32, key: &[u8]) {
 
 /// Opens a key for the module.
 pub fn open(db: i32, key: &[u8], writes: bool) -> usize {
+    let is_busy = with(|world| {
+        world.openings += u64::from(writes);
+        writes && world.busy > 0 && world.openings.is_multiple_of(world.busy)
+    });
+    if is_busy {
+        return 0;
+    }
     unit(|| expire(db, key));
     with(|world| {
         world.touched.insert(db, key, ());
@@ -503,13 +510,16 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
     let command = with(|world| world.commands.get(name.as_bytes()).copied());
     let writes = command.map_or_else(|| commands::writes(&name), |command| Some(command.writes));
     let Some(writes) = writes else { return Some(Reply::Error(format!("ERR unknown command '{name}'"))) };
-    let keys = if with(|world| world.denied.is_empty()) { vec![] } else { keys_of(words) };
+    let asks = with(|world| !world.denied.is_empty() || !world.moved.is_empty());
+    let keys = if asks { keys_of(words) } else { vec![] };
     let error = with(|world| {
         let key = words.get(1);
         if let Some(error) = world.forbids(&user, &keys) {
             Some(error)
         } else if key.is_some_and(|key| world.moved.contains(key)) {
             Some("MOVED 1 127.0.0.1:7001")
+        } else if keys.iter().any(|key| world.moved.contains(key)) {
+            Some("TRYAGAIN Multiple keys request during rehashing of slot")
         } else if let Some(error) = key.and_then(|key| world.redirection(key)) {
             return Some(error);
         } else if writes && world.is_replica {
@@ -893,6 +903,7 @@ pub fn step(step: &Step) {
         Step::Role(replica) => role(*replica),
         Step::Pause(nanos) => with(|world| world.paused_until = (clock::wall() + nanos) / MILLI),
         Step::Full(full) => with(|world| world.is_full = *full),
+        Step::Busy(times) => with(|world| world.busy = *times),
     }
 }
 

@@ -270,6 +270,10 @@ pub struct World {
     pub paused_until: i64,
     /// Whether the memory is used up.
     pub is_full: bool,
+    /// Each time of so many a key is not opened for writing; and how often one was to be.
+    pub busy: u64,
+    /// See `busy`.
+    pub openings: u64,
     /// The strings of the module.
     pub texts: Slab<Text>,
     /// The open keys.
@@ -398,6 +402,8 @@ impl World {
             is_replica: false,
             paused_until: 0,
             is_full: false,
+            busy: 0,
+            openings: 0,
             texts: Slab::new(1),
             open: Slab::new(2),
             replies: Slab::new(3),

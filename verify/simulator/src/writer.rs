@@ -181,6 +181,13 @@ pub struct Writer {
     /// What the names of keys begin with: in a cluster, all of them are in one slot.
     tag: &'static str,
     once: u64,
+    /// Whether clients select databases.
+    selects: bool,
+    /// What histories differ in, in percent: calls with `ONCE`, calls of flows for one limiter only, and
+    /// large quantities.
+    repeated: u8,
+    narrow: u8,
+    large: u8,
 }
 
 /// Seeds from here on are histories that a real server can be made to follow on clocks that stand still.
@@ -233,8 +240,16 @@ impl Writer {
             cluster,
             tag: if cluster { "{t}" } else { "" },
             once: 0,
+            selects: seed < REAL && !cluster,
+            repeated: random.choice([0, 12, 30]).unwrap_or(0),
+            narrow: random.choice([0, 25, 95]).unwrap_or(0),
+            large: random.choice([20, 50]).unwrap_or(20),
             random,
         };
+        if theme.rights > 0 {
+            let user = |client: u64| Step::User(client, format!("user{}", client % 3).into_bytes());
+            writer.planned.extend((1..=writer.clients).map(user));
+        }
         let count = writer.random.usize(2..=7);
         for at in 0..count {
             let kind = match (number, at) {
@@ -301,7 +316,7 @@ impl Writer {
             "FUNNEL" | "BUCKET" => format!("{most} {count} {period}"),
             "FIXED" => match self.random.u8(..if self.theme.accounts > 10 { 6 } else { 12 }) {
                 1 => format!("{most} TOTAL"),
-                2 => format!("{most} TOTAL IDLE {period}"),
+                2 | 3 => format!("{most} TOTAL IDLE {period}"),
                 0 => format!("{most} {}", self.random.choice(["HOUR", "DAY", "MONTH"]).unwrap_or("DAY")),
                 _ => format!("{most} {period}"),
             },
@@ -317,9 +332,8 @@ impl Writer {
     fn quantity(&mut self, most: i64) -> i64 {
         match self.random.u8(..10) {
             0 => 0,
-            1 => most,
-            2 => most + 1,
-            3 => self.random.i64(1..=most),
+            1 => most + 1,
+            _ if self.chance(self.large) => self.random.i64(1..=most),
             _ => 1,
         }
     }
@@ -426,7 +440,7 @@ impl Writer {
     }
 
     fn once(&mut self) -> String {
-        if !self.chance(12) {
+        if !self.chance(self.repeated) {
             return String::new();
         }
         if self.chance(60) {
@@ -436,7 +450,8 @@ impl Writer {
     }
 
     fn several(&mut self) -> String {
-        let (keys, what) = (self.some_keys(false), self.random.u8(..10));
+        let what = self.random.u8(..10);
+        let keys = self.some_keys(what == 1);
         let mut line = match what {
             0 => "CL.MPEEK".to_owned(),
             1..=3 => "CL.MSETTLE".to_owned(),
@@ -509,7 +524,7 @@ impl Writer {
 
     fn flow(&mut self) -> String {
         let mut keys = self.some_keys(true);
-        if self.chance(25) {
+        if self.chance(self.narrow) {
             keys.truncate(1);
         }
         let mut line = "CL.BMTAKE".to_owned();
@@ -559,7 +574,7 @@ impl Writer {
         if self.theme.accounts > 10 && self.chance(5) {
             one = format!("{}h0", self.tag);
         }
-        match self.random.u8(..22) {
+        match self.random.u8(..if self.selects { 24 } else { 22 }) {
             0..=6 => format!("DEL {one}"),
             7..=9 => format!("PEXPIRE {one} {}", self.random.i64(0..500)),
             10 => format!("PERSIST {one}"),
@@ -567,12 +582,13 @@ impl Writer {
             13 => format!("COPY {one} {other} REPLACE"),
             14 => "FLUSHDB".into(),
             15 => "FLUSHALL".into(),
-            16 => format!("SWAPDB {} {}", self.random.u8(..2), self.random.u8(..2)),
+            16 => self.random.choice(["SWAPDB 0 1", "SWAPDB 1 0"]).unwrap_or_default().into(),
             17 => format!("MOVE {one} 1"),
             18 => format!("SET {one} text"),
             19 => format!("SADD {one} text"),
             20 => format!("INCR {one}"),
-            _ => format!("UNLINK {one}"),
+            21 => format!("UNLINK {one}"),
+            _ => format!("SELECT {}", self.random.u8(..2)),
         }
     }
 
@@ -606,6 +622,26 @@ impl Writer {
             _ => self.random.i64(30..1_000) * MILLI,
         };
         Step::Pass(nanos.max(0))
+    }
+
+    /// Something that lasts for some steps, until the other one.
+    fn lasts(&mut self, begin: Step, end: Step) -> Step {
+        self.planned.push(end);
+        for _ in 0..self.random.u8(1..6) {
+            let line = match self.random.u8(..8) {
+                0 => self.single(),
+                1 => self.several(),
+                2 => self.flow(),
+                _ => {
+                    let later = self.pass();
+                    self.planned.push(later);
+                    continue;
+                }
+            };
+            let client = self.client();
+            self.planned.push(Step::Call(client, words(&line).unwrap_or_default()));
+        }
+        begin
     }
 
     /// What happens next.
@@ -690,44 +726,27 @@ impl Writer {
             10 => Step::Replica(
                 self.random.choice(["comes", "goes", "returns", "ends"]).unwrap_or("comes").into(),
             ),
-            11 => {
-                self.planned.push(Step::Role(false));
-                let nanos = self.random.i64(1..1_500) * MILLI;
-                self.planned.push(Step::Pass(nanos));
-                Step::Role(true)
-            }
-            12 => match self.random.u8(..7) {
+            11 => self.lasts(Step::Role(true), Step::Role(false)),
+            12 => match self.random.u8(..8) {
                 0 => Step::Pause(self.random.i64(1..1_500) * MILLI),
-                1 => {
-                    self.planned.push(Step::Full(false));
-                    let later = self.pass();
-                    self.planned.push(later);
-                    Step::Full(true)
-                }
+                1 => self.lasts(Step::Full(true), Step::Full(false)),
                 2 | 3 => {
                     let name = format!("user{}", self.random.u8(..2)).into_bytes();
                     let key = self.random.bool().then(|| self.some_key().name.into_bytes());
-                    self.planned.push(Step::Denied(false, name.clone(), key.clone()));
-                    let later = self.pass();
-                    self.planned.push(later);
-                    Step::Denied(true, name, key)
+                    self.lasts(Step::Denied(true, name.clone(), key.clone()), Step::Denied(false, name, key))
                 }
                 4 => Step::User(client, format!("user{}", self.random.u8(..2)).into_bytes()),
                 5 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
-                    self.planned.push(Step::Moved(false, key.clone()));
-                    let later = self.pass();
-                    self.planned.push(later);
-                    Step::Moved(true, key)
+                    self.lasts(Step::Moved(true, key.clone()), Step::Moved(false, key))
                 }
                 6 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
-                    self.planned.push(Step::Left(false, key.clone()));
-                    for _ in 0..3 {
-                        let later = self.pass();
-                        self.planned.push(later);
-                    }
-                    Step::Left(true, key)
+                    self.lasts(Step::Left(true, key.clone()), Step::Left(false, key))
+                }
+                7 => {
+                    let times = self.random.u64(2..9);
+                    self.lasts(Step::Busy(times), Step::Busy(0))
                 }
                 _ => Step::Evict(self.some_key().name.into_bytes()),
             },
