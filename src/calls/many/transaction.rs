@@ -449,7 +449,7 @@ impl<'c> Request<'c> {
             announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
         }
         if creates {
-            // If it cannot be opened, the units are taken all the same.
+            // If it cannot be opened, the units are taken nevertheless.
             let _ = self.undisturbed(call, Access::Write, |handles| {
                 let seen = self.look(call, handles, Access::Write, now)?;
                 announcements.extend(seen.and_then(|seen| seen.write(self.held(), &took)));
