@@ -129,7 +129,7 @@ impl Handles {
             Access::close(call, ptr);
             return Err(Self::lose());
         }
-        self.opened(call, name, access, ptr)
+        Self::opened(call, name, access, ptr)
     }
 
     /// Opens the only key that is open.
@@ -152,7 +152,7 @@ impl Handles {
         if events::expired() != expired {
             ptr = access.open_again(call, name, ptr)?;
         }
-        self.opened(call, name, access, ptr)
+        Self::opened(call, name, access, ptr)
     }
 
     /// Another module may have acted on any key, so the keys that are open are lost.
@@ -178,7 +178,6 @@ impl Handles {
 
     #[inline(always)]
     fn opened<'k, 'c>(
-        &'k self,
         call: &'k Call<'c>,
         name: Arg<'c>,
         access: Access,
