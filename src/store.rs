@@ -62,7 +62,7 @@ pub fn change<'c, W: Save, T>(
 ) -> Result<T, Error> {
     let now = ffi::now();
     let mut handles = Handles::default();
-    let mut key = handles.open(call, key, Access::Write)?;
+    let mut key = handles.open_alone(call, key, Access::Write)?;
     let (answer, change) = decide(&key, now)?;
     let announcement = carry_out(change, &mut key)?;
     drop(key);

@@ -220,7 +220,7 @@ pub fn join_first_come<C: Command>(call: &Call, request: &FirstComeRequest) -> R
     }
     let now = ffi::now();
     let mut handles = Handles::default();
-    let mut open = handles.open(call, key, Access::Write)?;
+    let mut open = handles.open_alone(call, key, Access::Write)?;
     let state = store::gcra::load(&open, now, limit.tolerance())?;
     let joined = first_come::join(place(call, key), state, (&limit, quantity, patience), now);
     if is_anybody() {

@@ -18,6 +18,8 @@ pub struct Slots {
     ranges: Vec<(RangeInclusive<u16>, Option<String>)>,
     /// The slots that this node imports.
     importing: Vec<u16>,
+    /// The configuration epoch of this node, which rises whenever a slot comes to it.
+    pub epoch: u64,
 }
 
 impl Call<'_> {
@@ -42,10 +44,15 @@ impl Call<'_> {
         };
         let mut ranges: Vec<_> = (0..table.len(&[])).filter_map(range).collect();
         ranges.sort_unstable_by_key(|(range, _)| *range.start());
+        let nodes = nodes.text(&[])?;
         // A slot that is imported stands there as `[slot-<-node]`.
-        let open = nodes.text(&[])?.split('[').skip(1);
+        let open = nodes.split('[').skip(1);
         let importing = open.filter_map(|slot| slot.split_once("-<-")?.0.parse().ok()).collect();
-        Some(Slots { ranges, importing })
+        let epoch = nodes.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            words.nth(2).filter(|flags| flags.contains("myself")).and_then(|_| words.nth(3)?.parse().ok())
+        });
+        Some(Slots { ranges, importing, epoch: epoch.unwrap_or_default() })
     }
 }
 

@@ -6,6 +6,9 @@
 //!
 //! So nothing is announced while a key is open. The compiler checks this: an open [`Key`] borrows the
 //! [`Handles`] of its call, and whatever may look keys up needs these for itself alone.
+//!
+//! A key that has expired is deleted when it is opened, and other modules may act on that event, on any key.
+//! So if a key expires while others of the call are open, these are lost: they are neither read nor closed.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -13,6 +16,7 @@ use core::marker::PhantomData;
 use core::num::NonZeroU64;
 use core::ptr::{self, NonNull};
 use core::slice;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use redis_cell_core::Instant;
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
@@ -26,8 +30,8 @@ use super::{clock, events};
 use crate::error::Error;
 use crate::faults;
 
-/// How many times a key is opened again at most, because it expired when it was opened.
-const OPENINGS: u32 = 16;
+/// How often a call starts again at most, because another module has interfered.
+pub const ROUNDS: u32 = 16;
 
 /// The access of a command to the key that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +68,15 @@ pub(super) struct Fields {
     pub values: [*mut RedisModuleString; MOST_READ],
 }
 
-/// The keys of a call. While one of them is open, nothing is called that may look keys up.
+/// The keys of a call. While one of them is open, nothing is called that may look keys up, except to open
+/// another one.
 #[derive(Debug, Default)]
 pub struct Handles(());
+
+/// Whether another module may have changed or deleted the keys that are open. It is not a field of
+/// [`Handles`], because calls for one key need none. Of two calls inside each other, the outer one asks only
+/// after the inner one has ended.
+static ARE_LOST: AtomicBool = AtomicBool::new(false);
 
 /// An open key. It is closed when dropped.
 pub struct Key<'k, 'c> {
@@ -98,20 +108,41 @@ pub struct Ahead {
 }
 
 impl Handles {
-    /// Opens the key called `name`.
+    /// Opens the key called `name`, beside others.
     ///
     /// Opening for writing changes nothing: because of an option of the module (see `load.rs`), the server
     /// does not consider every key that is opened for writing as modified.
     ///
-    /// A key that has expired is deleted when it is opened, and other modules may act on that event, even on
-    /// this very key. Then it is opened again.
+    /// # Errors
+    /// [`Error::Busy`] when the server does not let the key be written to now, or if it has expired. Then all
+    /// keys that are open are lost.
+    #[inline]
+    pub fn open<'k, 'c>(
+        &'k self,
+        call: &'k Call<'c>,
+        name: Arg<'c>,
+        access: Access,
+    ) -> Result<Key<'k, 'c>, Error> {
+        let expired = events::expired();
+        let ptr = access.open(call, name);
+        if events::expired() != expired {
+            Access::close(call, ptr);
+            return Err(Self::lose());
+        }
+        Self::opened(call, name, access, ptr)
+    }
+
+    /// Opens the only key that is open.
+    ///
+    /// If it expires by being opened, other modules may act on that event, even on this very key. Then it is
+    /// opened again.
     ///
     /// # Errors
     /// [`Error::Busy`] when the server does not let the key be written to now, or if it expires each time it
     /// is opened.
     #[inline]
-    pub fn open<'k, 'c>(
-        &'k self,
+    pub fn open_alone<'k, 'c>(
+        &'k mut self,
         call: &'k Call<'c>,
         name: Arg<'c>,
         access: Access,
@@ -121,6 +152,37 @@ impl Handles {
         if events::expired() != expired {
             ptr = access.open_again(call, name, ptr)?;
         }
+        Self::opened(call, name, access, ptr)
+    }
+
+    /// Another module may have acted on any key, so the keys that are open are lost.
+    #[cold]
+    pub fn lose() -> Error {
+        ARE_LOST.store(true, Relaxed);
+        Error::Busy
+    }
+
+    /// Whether the keys that are open are lost.
+    #[inline]
+    pub fn are_lost() -> bool {
+        ARE_LOST.load(Relaxed)
+    }
+
+    /// Begins again when no key is in use. Returns whether the keys were lost.
+    #[inline]
+    pub fn renew(&mut self) -> bool {
+        let are_lost = Self::are_lost();
+        ARE_LOST.store(false, Relaxed);
+        are_lost
+    }
+
+    #[inline(always)]
+    fn opened<'k, 'c>(
+        call: &'k Call<'c>,
+        name: Arg<'c>,
+        access: Access,
+        ptr: *mut RedisModuleKey,
+    ) -> Result<Key<'k, 'c>, Error> {
         if access == Access::Write && ptr.is_null() {
             return Err(Error::Busy);
         }
@@ -354,8 +416,11 @@ impl Drop for Key<'_, '_> {
                 unsafe { string::free(self.api, value) };
             }
         }
-        if !self.ptr.get().is_null() {
-            // SAFETY: `ptr` is not null, so it is the open key, and nothing else closes it.
+        // A lost key stays open, because the server reads a key's value to close it. What stays is a struct of
+        // some bytes and its name, which the server does not free: the module has no automatic memory.
+        if !Handles::are_lost() {
+            // SAFETY: `ptr` is the open key, or null, which the server ignores; nothing else closes it, and
+            // no other module has acted since it was opened.
             unsafe { (self.api.close_key)(self.ptr.get()) };
         }
     }
@@ -377,18 +442,23 @@ impl Access {
         name: Arg,
         mut ptr: *mut RedisModuleKey,
     ) -> Result<*mut RedisModuleKey, Error> {
-        for _ in 0..OPENINGS {
-            // SAFETY: `ptr` is the open key, or null, which the server ignores.
-            unsafe { (call.api.close_key)(ptr) };
+        for _ in 0..ROUNDS {
+            Self::close(call, ptr);
             let expired = events::expired();
             ptr = self.open(call, name);
             if events::expired() == expired {
                 return Ok(ptr);
             }
         }
-        // SAFETY: as above.
-        unsafe { (call.api.close_key)(ptr) };
+        Self::close(call, ptr);
         Err(Error::Busy)
+    }
+
+    /// Closes a key that has expired by being opened.
+    #[cold]
+    fn close(call: &Call, ptr: *mut RedisModuleKey) {
+        // SAFETY: `ptr` is the open key, or null, which the server ignores. Nobody has acted since.
+        unsafe { (call.api.close_key)(ptr) };
     }
 
     #[inline]

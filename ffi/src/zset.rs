@@ -10,7 +10,8 @@ use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
 use super::call::Arg;
-use super::key::{Ahead, Key, Kind};
+use super::events;
+use super::key::{Ahead, Handles, Key, Kind};
 use super::needs::failed;
 use super::rm_call::Reply;
 use super::string::{self, SharedString, Strings};
@@ -259,7 +260,7 @@ impl<'c> Key<'_, 'c> {
     /// Has the server run a command that only reads the key.
     ///
     /// Outside a command the server's clock moves on, and the server may delete a key that it looks up.
-    /// There, the key is closed meanwhile.
+    /// There, the key is closed meanwhile, and if it expires beside other modules, all keys are lost.
     ///
     /// # Errors
     /// [`Error::Server`] when the server does not run the command, and [`Error::Busy`] if the key has
@@ -268,11 +269,14 @@ impl<'c> Key<'_, 'c> {
         if self.call.is_running {
             return self.call.query(command, self.name, words);
         }
-        let members = self.members();
+        let (members, expired) = (self.members(), events::expired());
         // SAFETY: it is the open key, or null, which the server ignores. From here on it is null.
         unsafe { (self.api.close_key)(self.ptr.replace(core::ptr::null_mut())) };
         let reply = self.call.query(command, self.name, words);
         self.ptr.set(self.access.open(self.call, self.name));
+        if events::expired() != expired {
+            return Err(Handles::lose());
+        }
         if self.members() == members { reply } else { Err(Error::Busy) }
     }
 

@@ -10,7 +10,8 @@
 //! server itself publishes two events earlier, which matters only if other modules are loaded:
 //!
 //! - `expired`, when a key is opened that has expired. So all keys are opened and closed once before the
-//!   first one is decided: the server expires keys by a time that stands still while a call runs.
+//!   first one is decided: the server expires keys by a time that stands still while a call runs. Where it
+//!   does not, in a timer of Redis 7.0, the call starts again without the keys that were open.
 //! - `new`, while a key is written that did not exist (Redis 7.0). So those keys are written first, with no
 //!   other key open, each only if it still does not exist. Then the others are decided again. If they no
 //!   longer admit the call, or if one of the keys exists by then, the units that the call took are given

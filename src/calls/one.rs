@@ -74,8 +74,8 @@ fn beside_queues<'c, K: Kind<'c> + Copy>(
 pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     let (name, limit, Tail { quantity: units, unit, .. }) = arguments::<S>(call, &[])?;
     let now = ffi::now();
-    let handles = Handles::default();
-    let key = handles.open(call, name, Access::Read)?;
+    let mut handles = Handles::default();
+    let key = handles.open_alone(call, name, Access::Read)?;
     let at = Target { call: *call, name, key: &key, now, ahead: waiting::ahead(call, name) };
     let answer = Quantity::<S> { limit, units, saturate: false }.peek(&at)?;
     Ok(Outcome::State(answer, unit))

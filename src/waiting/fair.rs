@@ -184,7 +184,7 @@ fn check(call: &Call, head: &Head, now: Instant) -> bool {
             checked(head.waiter, Readiness::NotBefore(at), now);
         }
         Err(Error::Busy) => return index::come_again(head.waiter.id, now),
-        Err(error) => end(call, head.waiter, now, End::Outcome(Err(error))),
+        Err(error) => fail(call, head, now, error),
     }
     true
 }
@@ -203,7 +203,7 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
         }
         Err(Error::Busy) => return index::come_again(head.waiter.id, now),
         Err(error) => {
-            end(call, head.waiter, now, End::Outcome(Err(error)));
+            fail(call, head, now, error);
             return true;
         }
     }
@@ -235,6 +235,14 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
 /// Whether the outcome is a refusal.
 fn is_refused(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Several(rows, _) if rows.iter().any(Row::refuses))
+}
+
+/// The client leaves the line with an error of a limiter, or with the reply that it repeats: it may have been
+/// stored since, and the client is not woken for it yet.
+fn fail(call: &Call, head: &Head, now: Instant, error: Error) {
+    let repeated = call.with_arguments(&head.arguments, |own| head.decides.repeated(own));
+    let outcome = repeated.ok().flatten().map(Outcome::Repeated).ok_or(error);
+    end(call, head.waiter, now, End::Outcome(outcome));
 }
 
 /// The client leaves the line, and is answered with `end`.

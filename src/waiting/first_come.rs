@@ -200,7 +200,7 @@ fn turn(id: Id, state: Option<Tat>, now: Instant) -> Due {
 pub fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
     let mut handles = Handles::default();
-    let Ok(open) = handles.open(call, key, Access::Write) else { return index::come_again(id, now) };
+    let Ok(open) = handles.open_alone(call, key, Access::Write) else { return index::come_again(id, now) };
     let due = store::gcra::load(&open, now, Span::ZERO).map(|state| due(id, state, expires(&open, now), now));
     drop(open);
     let due = match due {
@@ -211,7 +211,9 @@ pub fn step(call: &Call, id: Id, key: Arg) -> bool {
     if let Err(rejection) = call.would_run(&mut handles, command, key, &CHECK, Some(client)) {
         return dismiss(call, id, now, slots::end(call, call.bytes(key), rejection));
     }
-    let Ok(mut open) = handles.open(call, key, Access::Write) else { return index::come_again(id, now) };
+    let Ok(mut open) = handles.open_alone(call, key, Access::Write) else {
+        return index::come_again(id, now);
+    };
     match store::gcra::load(&open, now, Span::ZERO).map(|state| turn(id, state, now)) {
         Ok(Due::Admitted(client, Decision { answer, change })) => {
             let written = store::carry_out(change, &mut open);

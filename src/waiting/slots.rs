@@ -2,8 +2,10 @@
 //!
 //! A slot may leave without any change of its keys: Redis 8.4 moves slots at once, and trims the keys without
 //! a keyspace event. So the server's own table of slots is read while clients wait, as the server does for
-//! clients that its own commands block.
+//! clients that its own commands block. A slot that has left and come back between two looks, with other keys
+//! or without any, shows in the node's configuration epoch.
 
+use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redis_cell_core::{Instant, Span};
@@ -15,13 +17,19 @@ use crate::ffi::{self, Call, Rejection};
 /// How often the table is read.
 const EVERY: Span = Span::from_nanos(400_000_000).unwrap();
 
-static DEPARTURE: Mutex<Departure> = Mutex::new(Departure { next_look: None, queues: Vec::new() });
+static DEPARTURE: Mutex<Departure> = Mutex::new(Departure::NONE);
 
 struct Departure {
     /// When to read the table again.
     next_look: Option<Instant>,
     /// The queues whose clients are being sent away, each with what they are told.
     queues: Vec<(Id, String)>,
+    /// The configuration epoch of this node at the last look.
+    epoch: u64,
+}
+
+impl Departure {
+    const NONE: Self = Self { next_look: None, queues: Vec::new(), epoch: 0 };
 }
 
 fn departure() -> MutexGuard<'static, Departure> {
@@ -30,7 +38,7 @@ fn departure() -> MutexGuard<'static, Departure> {
 
 /// Forgets everything, and the memory that it takes.
 pub fn clear() {
-    *departure() = Departure { next_look: None, queues: Vec::new() };
+    *departure() = Departure::NONE;
 }
 
 /// Finds the clients whose keys another node serves now. The timer [sends them away](send_away).
@@ -44,6 +52,10 @@ pub fn look(call: &Call) {
     }
     departure().next_look = now.checked_add(EVERY);
     let Some(slots) = call.slots() else { return };
+    let epoch = mem::replace(&mut departure().epoch, slots.epoch);
+    if epoch != slots.epoch {
+        index::all_changed(None, now);
+    }
     departure().queues = locked(|index| index.find(|name| slots.redirection(name)));
 }
 

@@ -28,12 +28,14 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of any limiter.
     pub fn peek(&self, call: &Call<'c>) -> Result<Outcome, Error> {
-        let (now, handles) = (ffi::now(), Handles::default());
-        let seen = self.look(call, &handles, Access::Read, now)?;
-        let (rows, plan) = self.rows(call, &handles, (now, Queues::Count), seen.as_ref())?;
-        Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref()) {
-            Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
-            None => Outcome::SeveralStates(rows, self.unit),
+        self.undisturbed(call, Access::Read, |handles| {
+            let now = ffi::now();
+            let seen = self.look(call, handles, Access::Read, now)?;
+            let (rows, plan) = self.rows(call, handles, (now, Queues::Count), seen.as_ref())?;
+            Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref()) {
+                Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
+                None => Outcome::SeveralStates(rows, self.unit),
+            })
         })
     }
 
@@ -125,8 +127,8 @@ impl<'c> Request<'c> {
         let Some(first) = self.limiters.first().filter(|first| first.limiter.releases()) else {
             return Ok(false);
         };
-        let handles = Handles::default();
-        let key = handles.open(call, first.key, Access::Read)?;
+        let mut handles = Handles::default();
+        let key = handles.open_alone(call, first.key, Access::Read)?;
         // Behind so many clients, nobody gets a place.
         let at = Target { ahead: u64::MAX, ..first.target(call, &key, ffi::now()) };
         Ok(!first.limiter.peek(&at)?.limited())
@@ -160,20 +162,18 @@ impl<'c> Request<'c> {
         rows: &[Row],
         refuses: impl Fn(&Row) -> bool,
     ) -> Result<bool, Error> {
-        let handles = Handles::default();
-        let Some(seen) = self.look(call, &handles, Access::Read, ffi::now())? else { return Ok(false) };
-        for (at, row) in rows.iter().enumerate().filter(|(_, row)| refuses(row)) {
-            let mut is_held = self.releases(at, row.role);
-            let mut fits = false;
-            for (at, named) in (row.role.first().unwrap_or(at)..).zip(self.behind(at, row.role)) {
-                fits |= named.limiter.units() <= row.answer.limit;
-                is_held |= seen.runs_out_in(at, &named.limiter).is_some();
-            }
-            if !fits || !is_held {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.undisturbed(call, Access::Read, |handles| {
+            let Some(seen) = self.look(call, handles, Access::Read, ffi::now())? else { return Ok(false) };
+            Ok(rows.iter().enumerate().filter(|(_, row)| refuses(row)).all(|(at, row)| {
+                let mut is_held = self.releases(at, row.role);
+                let mut fits = false;
+                for (at, named) in (row.role.first().unwrap_or(at)..).zip(self.behind(at, row.role)) {
+                    fits |= named.limiter.units() <= row.answer.limit;
+                    is_held |= seen.runs_out_in(at, &named.limiter).is_some();
+                }
+                fits && is_held
+            }))
+        })
     }
 
     /// The outcome by which the limiters would decide the call if no client of any flow waited.
@@ -189,9 +189,11 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of any limiter.
     fn without_queues(&self, call: &Call<'c>) -> Result<Rows, Error> {
-        let (now, handles) = (ffi::now(), Handles::default());
-        let seen = self.look(call, &handles, Access::Read, now)?;
-        Ok(self.rows(call, &handles, (now, Queues::Ignore), seen.as_ref())?.0)
+        self.undisturbed(call, Access::Read, |handles| {
+            let now = ffi::now();
+            let seen = self.look(call, handles, Access::Read, now)?;
+            Ok(self.rows(call, handles, (now, Queues::Ignore), seen.as_ref())?.0)
+        })
     }
 
     /// The reply of the call that this one repeats, if there is one.
@@ -199,9 +201,11 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of [`Once::look_up`].
     pub fn repeated(&self, call: &Call<'c>) -> Result<Option<Repeated>, Error> {
-        Ok(match self.reply(call, &Handles::default(), ffi::now())? {
-            Some((Stored::Reply(rows), _)) => Some(rows),
-            _ => None,
+        self.undisturbed(call, Access::Write, |handles| {
+            Ok(match self.reply(call, handles, ffi::now())? {
+                Some((Stored::Reply(rows), _)) => Some(rows),
+                _ => None,
+            })
         })
     }
 
@@ -210,17 +214,19 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of any limiter.
     pub fn others_admit(&self, call: &Call<'c>) -> Result<Others, Error> {
-        let (now, handles) = (ffi::now(), Handles::default());
-        let seen = self.look(call, &handles, Access::Read, now)?;
-        if self.has_chains {
-            return self.chains_admit(call, seen.as_ref(), now);
-        }
-        let mut waits = None;
-        let others = self.limiters.iter().enumerate().skip(1);
-        for (index, named) in others.filter(|(_, named)| !named.shadow) {
-            waits = waits.max(self.wait_for(named, index, call, seen.as_ref(), now)?);
-        }
-        Ok(waits.map_or(Others::Ready, Others::Wait))
+        self.undisturbed(call, Access::Write, |handles| {
+            let now = ffi::now();
+            let seen = self.look(call, handles, Access::Read, now)?;
+            if self.has_chains {
+                return self.chains_admit(call, handles, seen.as_ref(), now);
+            }
+            let mut waits = None;
+            let others = self.limiters.iter().enumerate().skip(1);
+            for (index, named) in others.filter(|(_, named)| !named.shadow) {
+                waits = waits.max(self.wait_for((named, index), call, handles, seen.as_ref(), now)?);
+            }
+            Ok(waits.map_or(Others::Ready, Others::Wait))
+        })
     }
 
     /// The same for a call with chains.
@@ -228,10 +234,11 @@ impl<'c> Request<'c> {
     fn chains_admit(
         &self,
         call: &Call<'c>,
+        handles: &Handles,
         seen: Option<&Seen<'_, '_, 'c>>,
         now: Instant,
     ) -> Result<Others, Error> {
-        let (mut waits, mut at, handles) = (None, 0_usize, Handles::default());
+        let (mut waits, mut at) = (None, 0_usize);
         for chain in self.chains() {
             let first = at;
             at = at.saturating_add(chain.len());
@@ -239,9 +246,9 @@ impl<'c> Request<'c> {
                 continue;
             }
             let wait = if let [named] = chain {
-                self.wait_for(named, first, call, seen, now)?
+                self.wait_for((named, first), call, handles, seen, now)?
             } else {
-                let keys = chains::open(call, &handles, chain, Access::Write)?;
+                let keys = chains::open(call, handles, chain, Access::Write)?;
                 let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
                 let mut plan = Plan::behind(first);
                 plan.decide(chain, targets.collect(), seen)?;
@@ -265,28 +272,25 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of the limiter.
     pub fn first_admits(&self, call: &Call<'c>) -> Result<Option<Span>, Error> {
-        match self.limiters.first().filter(|named| !named.shadow) {
-            Some(named) => {
-                let (now, handles) = (ffi::now(), Handles::default());
-                let seen = self.look(call, &handles, Access::Read, now)?;
-                self.wait_for(named, 0, call, seen.as_ref(), now)
-            }
-            None => Ok(None),
-        }
+        let Some(named) = self.limiters.first().filter(|named| !named.shadow) else { return Ok(None) };
+        self.undisturbed(call, Access::Write, |handles| {
+            let now = ffi::now();
+            let seen = self.look(call, handles, Access::Read, now)?;
+            self.wait_for((named, 0), call, handles, seen.as_ref(), now)
+        })
     }
 
     /// The time until a limiter admits the call, or until its key expires or units of it run out if that is
     /// earlier; `None` when it admits it.
     fn wait_for(
         &self,
-        named: &Named<'c>,
-        index: usize,
+        (named, index): (&Named<'c>, usize),
         call: &Call<'c>,
+        handles: &Handles,
         seen: Option<&Seen<'_, '_, 'c>>,
         now: Instant,
     ) -> Result<Option<Span>, Error> {
-        let handles = Handles::default();
-        let key = named.open(call, &handles)?;
+        let key = named.open(call, handles)?;
         let mut wait = match peek(named, index, &self.target(named, call, &key, now), seen)?.verdict {
             Verdict::Admitted | Verdict::Booked(_) => return Ok(None),
             Verdict::Later(wait) => wait,

@@ -18,9 +18,6 @@ use crate::limiters::{Pending, Verb};
 use crate::outcome::{FEW, Outcome, Repeated, Rows};
 use crate::waiting;
 
-/// How often a call starts again at most, because another module has interfered.
-const ROUNDS: u32 = 16;
-
 /// How a call ends.
 enum End {
     /// As the rows say.
@@ -45,14 +42,6 @@ struct HeldDecisions<'k, 'h, 'c> {
 
 /// The changes of a call, to be published when all of them are made and no key is open.
 type Announcements<'c> = SmallVec<[Announcement<'c>; FEW]>;
-
-/// The end of an attempt to carry out a call.
-enum Attempt {
-    /// The call is decided.
-    Decided(End),
-    /// Another module has interfered: nothing has changed.
-    Again,
-}
 
 impl<'c> Request<'c> {
     /// Takes from all limiters or from none.
@@ -93,25 +82,21 @@ impl<'c> Request<'c> {
     /// Decides all limiters, carries out all decisions if none of them refuses, and returns the rows; or
     /// finds the reply of the call that this one repeats.
     fn carry_out(&self, call: &Call<'c>, verb: Verb, rows: &mut Rows) -> Result<End, Error> {
-        let has_option_keys = self.once.is_some() || self.hold.is_some();
-        let careful = (self.limiters.len() > 1 || has_option_keys) && ffi::is_beside_others();
-        let mut handles = Handles::default();
-        for _ in 0..ROUNDS {
-            if careful {
-                self.let_expire(call, &handles)?;
-            }
+        self.undisturbed(call, Access::Write, |handles| {
             let mut announcements = Announcements::new();
-            let attempt = if self.has_chains || self.hold.is_some() {
-                self.attempt_any(call, &handles, (verb, careful), rows, &mut announcements)
+            let end = if self.has_chains || self.hold.is_some() {
+                self.attempt_any(call, handles, verb, rows, &mut announcements)
             } else {
-                self.attempt::<true>(call, &handles, (verb, careful), rows, &mut announcements)
+                self.attempt::<true>(call, handles, verb, rows, &mut announcements)
             };
+            // Other modules may call limiters in the events.
+            let are_lost = handles.renew();
             handles.publish(call, announcements.iter().copied());
-            if let Attempt::Decided(end) = attempt? {
-                return Ok(end);
+            if are_lost {
+                Handles::lose();
             }
-        }
-        Err(Error::Busy)
+            end
+        })
     }
 
     /// [`attempt`](Self::attempt) for a call that may have chains and `HOLD`.
@@ -120,29 +105,30 @@ impl<'c> Request<'c> {
         &self,
         call: &Call<'c>,
         handles: &Handles,
-        how: (Verb, bool),
+        verb: Verb,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
-    ) -> Result<Attempt, Error> {
-        self.attempt::<false>(call, handles, how, rows, announcements)
+    ) -> Result<End, Error> {
+        self.attempt::<false>(call, handles, verb, rows, announcements)
     }
 
-    /// Does so once, `careful` if other modules are loaded. What is to be published is added to
-    /// `announcements`. A call that is `PLAIN` has neither chains nor `HOLD`, and pays for none.
+    /// Does so once. What is to be published is added to `announcements`. If another module has interfered,
+    /// the keys are lost, and nothing has changed. A call that is `PLAIN` has neither chains nor `HOLD`, and
+    /// pays for none.
     #[inline(always)]
     fn attempt<const PLAIN: bool>(
         &self,
         call: &Call<'c>,
         handles: &Handles,
-        (verb, careful): (Verb, bool),
+        verb: Verb,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
-    ) -> Result<Attempt, Error> {
-        let (now, expired, mut decided) = (ffi::now(), ffi::expired(), AllDecided::new());
+    ) -> Result<End, Error> {
+        let (now, mut decided) = (ffi::now(), AllDecided::new());
         let reply = match self.reply(call, handles, now)? {
             None => None,
             Some((Stored::Nothing(key), until)) => Some((key, until)),
-            Some((Stored::Reply(rows), _)) => return Ok(Attempt::Decided(End::Repeated(rows))),
+            Some((Stored::Reply(rows), _)) => return Ok(End::Repeated(rows)),
         };
         let seen = if PLAIN { None } else { self.look(call, handles, Access::Write, now)? };
         let mut plan = None;
@@ -157,8 +143,8 @@ impl<'c> Request<'c> {
                 decided.push(Decided { key, pending });
             }
         }
-        if ffi::expired() != expired {
-            return Ok(Attempt::Again);
+        if Handles::are_lost() {
+            return Err(Error::Busy);
         }
         let refuses = plan.as_deref().is_some_and(Plan::refuses)
             || self
@@ -168,12 +154,10 @@ impl<'c> Request<'c> {
                 .any(|(named, decided)| named.refuses(&decided.pending, verb));
         if let Some(seen) = seen {
             let all = HeldDecisions { now, verb, decided, plan, refuses, seen, reply };
-            return self.attempt_holds(call, handles, all, careful, rows, announcements);
+            return self.attempt_holds(call, all, rows, announcements);
         }
         if refuses {
-            return self
-                .refusal(call, now, &decided, plan.as_deref(), None, rows)
-                .map(|()| Attempt::Decided(End::Rows));
+            return self.refusal(call, now, &decided, plan.as_deref(), None, rows).map(|()| End::Rows);
         }
         // For CL.MTAKE, the server has checked this.
         if verb == Verb::Settle
@@ -182,17 +166,16 @@ impl<'c> Request<'c> {
         {
             return Err(Error::OutOfMemory);
         }
-        if careful && decided.iter().any(Decided::creates) {
+        if self.is_disturbed() && decided.iter().any(Decided::creates) {
             drop(reply);
-            let plan = plan.as_deref();
-            return Ok(self.write_new_first(
+            let end = self.write_new_first(
                 call,
-                handles,
                 (now, verb),
-                (decided, plan, false),
+                (decided, plan.as_deref(), false),
                 rows,
                 announcements,
-            ));
+            );
+            return end.ok_or_else(Handles::lose);
         }
         // No other module's code runs before all are written, because no key is created while other modules
         // are loaded.
@@ -206,22 +189,49 @@ impl<'c> Request<'c> {
             let combined = several::combine_rows(rows);
             announcements.push(Once::store(&mut key, rows, combined, self.unit, until));
         }
-        Ok(Attempt::Decided(End::Rows))
+        Ok(End::Rows)
+    }
+
+    /// Carries out `work` on the keys of the call, again if another module may have acted on keys that were
+    /// open.
+    ///
+    /// # Errors
+    /// Those of `work`, and [`Error::Busy`].
+    #[inline(always)]
+    pub(super) fn undisturbed<T>(
+        &self,
+        call: &Call<'c>,
+        access: Access,
+        mut work: impl FnMut(&mut Handles) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut handles = Handles::default();
+        for _ in 0..ffi::ROUNDS {
+            if self.is_disturbed() {
+                self.let_expire(call, &mut handles, access)?;
+            }
+            let result = work(&mut handles);
+            if !handles.renew() || !matches!(result, Err(Error::Busy)) {
+                return result;
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Whether other modules may act on a key of the call while another one is open.
+    #[inline]
+    fn is_disturbed(&self) -> bool {
+        ffi::is_beside_others() && (self.limiters.len() > 1 || self.once.is_some() || self.hold.is_some())
     }
 
     /// Opens and closes all keys until opening them makes none of them expire, so that other modules have
     /// acted on the expiries.
-    fn let_expire(&self, call: &Call<'c>, handles: &Handles) -> Result<(), Error> {
-        for _ in 0..ROUNDS {
+    #[cold]
+    fn let_expire(&self, call: &Call<'c>, handles: &mut Handles, access: Access) -> Result<(), Error> {
+        let options = self.once.iter().map(|once| once.key).chain(self.hold.iter().map(|hold| hold.key));
+        for _ in 0..ffi::ROUNDS {
             let expired = ffi::expired();
-            for named in &self.limiters {
-                named.open(call, handles)?;
-            }
-            if let Some(once) = &self.once {
-                handles.open(call, once.key, Access::Write)?;
-            }
-            if let Some(hold) = &self.hold {
-                handles.open(call, hold.key, Access::Write)?;
+            for key in self.limiters.iter().map(|named| named.key).chain(options.clone()) {
+                handles.open_alone(call, key, access)?;
             }
             if ffi::expired() == expired {
                 return Ok(());
@@ -247,7 +257,8 @@ impl<'c> Request<'c> {
                 _ if answer.limited() && seen.is_none() => answer,
                 // An admission that is not carried out has the numbers of a check, and so has a total that
                 // would have lived as long as what is held of it.
-                _ => peek(named, index, &self.target(named, call, key, now), seen)?,
+                _ => peek(named, index, &self.target(named, call, key, now), seen)
+                    .inspect_err(|_| rows.clear())?,
             };
             rows.push(Row::of(answer, named.shadow));
         }
@@ -262,12 +273,10 @@ impl<'c> Request<'c> {
     fn attempt_holds(
         &self,
         call: &Call<'c>,
-        handles: &Handles,
         all: HeldDecisions<'_, '_, 'c>,
-        careful: bool,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<End, Error> {
         let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
         let plan = plan.as_deref();
         let answers = || {
@@ -280,7 +289,7 @@ impl<'c> Request<'c> {
             planned
         };
         let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen)) };
-        let end = Attempt::Decided(ruling.map_or(End::Rows, End::Ruled));
+        let end = ruling.map_or(End::Rows, End::Ruled);
         if ruling.map_or(refuses, Verdict::is_limited) {
             self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
             if seen.has_run_out() {
@@ -294,17 +303,11 @@ impl<'c> Request<'c> {
         {
             return Err(Error::OutOfMemory);
         }
-        if careful && (decided.iter().any(Decided::creates) || seen.creates()) {
+        if self.is_disturbed() && (decided.iter().any(Decided::creates) || seen.creates()) {
             drop((reply, seen));
             let renews = ruling.is_some();
-            return Ok(self.write_new_first(
-                call,
-                handles,
-                (now, verb),
-                (decided, plan, renews),
-                rows,
-                announcements,
-            ));
+            let end = self.write_new_first(call, (now, verb), (decided, plan, renews), rows, announcements);
+            return end.ok_or_else(Handles::lose);
         }
         let mut took = SmallVec::<[_; FEW]>::new();
         for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
@@ -346,18 +349,18 @@ impl<'c> Request<'c> {
     }
 
     /// Carries out all decisions of an admitted call if keys have to be created while other modules are
-    /// loaded. If another module has interfered, gives back what was taken.
+    /// loaded. If another module has interfered, gives back what was taken and returns `None`.
     #[cold]
     fn write_new_first(
         &self,
         call: &Call<'c>,
-        handles: &Handles,
         (now, verb): (Instant, Verb),
         (decided, plan, renews): (AllDecided<'_, 'c>, Option<&Plan>, bool),
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
-    ) -> Attempt {
+    ) -> Option<End> {
         let mut took: Vec<_> = self.limiters.iter().map(|_| None).collect();
+        let (mut alone, handles) = (Handles::default(), Handles::default());
         // This closes all keys.
         let new: Vec<_> = decided.into_iter().map(|one| one.creates().then_some(one.pending)).collect();
         let mut written: Vec<_> = self.limiters.iter().map(|_| None).collect();
@@ -366,24 +369,25 @@ impl<'c> Request<'c> {
                 self.limiters.iter().zip(new).zip(&mut written).zip(&mut took)
             {
                 if let Some(pending) = pending {
-                    let key = named.open(call, handles).ok().filter(|key| key.kind() == ffi::Kind::Empty)?;
+                    let key = alone.open_alone(call, named.key, Access::Write).ok();
+                    let key = key.filter(|key| key.kind() == ffi::Kind::Empty)?;
                     let mut decided = Decided { key, pending };
                     *took = Some(decided.pending.window());
                     *written = Some(named.write(call, now, &mut decided, verb, announcements));
                 }
             }
             // The others exist, or change nothing.
-            let (now, expired) = (ffi::now(), ffi::expired());
-            let seen = self.look(call, handles, Access::Write, now).ok()?;
+            let now = ffi::now();
+            let seen = self.look(call, &handles, Access::Write, now).ok()?;
             let mut others = Vec::new();
             let all = self.limiters.iter().zip(&mut written).zip(&mut took).enumerate();
             for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
                 let seen = seen.as_ref();
-                let key = named.open(call, handles).ok()?;
+                let key = named.open(call, &handles).ok()?;
                 let decided = match plan {
                     None => {
                         let seen = seen.map(|seen| (seen, index));
-                        let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen);
+                        let pending = self.decide_any(call, &handles, (named, &key), (now, verb), seen);
                         pending.map(|pending| Decided { key, pending })
                     }
                     Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index, None), seen),
@@ -393,17 +397,20 @@ impl<'c> Request<'c> {
                     return None;
                 }
                 let refuses = !renews && named.refuses(&decided.pending, verb);
-                if decided.creates() || refuses || ffi::expired() != expired {
+                if decided.creates() || refuses {
                     return None;
                 }
                 others.push((named, decided, written, took));
             }
             // A call that ran in between may have stored another reply.
-            let reply = match self.reply(call, handles, now).ok()? {
+            let reply = match self.reply(call, &handles, now).ok()? {
                 None => None,
-                Some((Stored::Nothing(key), until)) if ffi::expired() == expired => Some((key, until)),
+                Some((Stored::Nothing(key), until)) => Some((key, until)),
                 Some(_) => return None,
             };
+            if Handles::are_lost() {
+                return None;
+            }
             for (named, mut decided, written, took) in others {
                 *took = Some(decided.pending.window());
                 *written = Some(named.write(call, now, &mut decided, verb, announcements));
@@ -411,8 +418,9 @@ impl<'c> Request<'c> {
             Some((reply, seen))
         })();
         let Some((reply, seen)) = all_written else {
-            self.give_back(call, handles, &written, plan, announcements);
-            return Attempt::Again;
+            alone.renew();
+            self.give_back(call, alone, &written, plan, announcements);
+            return None;
         };
         rows.extend(written.into_iter().flatten());
         let took: Vec<_> = self
@@ -440,17 +448,22 @@ impl<'c> Request<'c> {
         if let Some((mut key, until)) = reply {
             announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
         }
-        if creates && let Ok(Some(seen)) = self.look(call, handles, Access::Write, now) {
-            announcements.extend(seen.write(self.held(), &took));
+        if creates {
+            // If it cannot be opened, the units are taken nevertheless.
+            let _ = self.undisturbed(call, Access::Write, |handles| {
+                let seen = self.look(call, handles, Access::Write, now)?;
+                announcements.extend(seen.and_then(|seen| seen.write(self.held(), &took)));
+                Ok(())
+            });
         }
-        Attempt::Decided(ruling.map_or(End::Rows, End::Ruled))
+        Some(ruling.map_or(End::Rows, End::Ruled))
     }
 
     /// Gives back the units taken from keys that the call has created.
     fn give_back(
         &self,
         call: &Call<'c>,
-        handles: &Handles,
+        mut handles: Handles,
         written: &[Option<Row>],
         plan: Option<&Plan>,
         announcements: &mut Announcements<'c>,
@@ -459,7 +472,7 @@ impl<'c> Request<'c> {
         let all = self.limiters.iter().zip(0..).zip(written);
         for ((named, at), _) in all.filter(|(_, written)| written.is_some()) {
             // If the key holds something else by now, it belongs to another module.
-            let Ok(mut key) = named.open(call, handles) else { continue };
+            let Ok(mut key) = handles.open_alone(call, named.key, Access::Write) else { continue };
             let units = plan.and_then(|plan| plan.taken(at)).unwrap_or(named.limiter.units());
             let limiter = named.limiter.with_units(units);
             let Ok(pending) = limiter.give_back(&named.target(call, &key, now)) else { continue };

@@ -65,6 +65,11 @@ impl<T> Slab<T> {
         self.live == 0
     }
 
+    /// All things, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|(_, thing)| thing.as_mut())
+    }
+
     /// All things.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|(_, thing)| thing.as_ref())

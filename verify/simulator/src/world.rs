@@ -111,6 +111,10 @@ pub struct OpenKey {
     pub incarnation: u64,
     /// A range of its members.
     pub range: Option<Rc<Range>>,
+    /// Whether its value was created by it, in whose event no other module acts on it.
+    pub is_new: bool,
+    /// Whether another module may have acted on it. Then it is neither used nor closed.
+    pub is_lost: bool,
 }
 
 /// Where the module is in a range of a sorted set.
@@ -316,6 +320,8 @@ pub struct World {
     pub moved: BTreeSet<Bytes>,
     /// Slots that another node serves.
     pub left: BTreeSet<u16>,
+    /// The configuration epoch of this node, which rises when a slot comes.
+    pub epoch: u64,
     /// The replies of each of the module's commands: how many, and how many of them errors.
     pub replied: BTreeMap<String, [u64; 2]>,
     /// How many commands, timers or events are running inside each other.
@@ -425,6 +431,7 @@ impl World {
             denied: BTreeSet::new(),
             moved: BTreeSet::new(),
             left: BTreeSet::new(),
+            epoch: 1,
             replied: BTreeMap::new(),
             depth: 0,
             commands_running: 0,
@@ -548,7 +555,8 @@ impl World {
         if incarnation == 0 && !writes {
             return 0;
         }
-        self.open.insert(OpenKey { db, name: name.into(), writes, incarnation, range: None })
+        let (name, range) = (name.into(), None);
+        self.open.insert(OpenKey { db, name, writes, incarnation, range, is_new: false, is_lost: false })
     }
 
     /// Whether the expiry of a key has passed.
@@ -563,6 +571,11 @@ impl World {
             self.violates("handles", format!("{doing}: the key is not open"));
             return None;
         };
+        if open.is_lost {
+            let name = open.name.escape_ascii();
+            self.violates("handles", format!("{doing}: another module may have acted on {name}"));
+            return None;
+        }
         let now = self.keys.get(open.db, &open.name).map_or(0, |entry| entry.incarnation);
         if open.incarnation != 0 && now != open.incarnation {
             let name = open.name.escape_ascii();
@@ -600,7 +613,8 @@ impl World {
         if self.open.is_empty() {
             return;
         }
-        if self.open.iter().any(|open| open.db == db && *open.name == *name && open.incarnation != 0) {
+        let is_in_use = |open: &OpenKey| open.incarnation != 0 && !open.is_lost;
+        if self.open.iter().any(|open| open.db == db && *open.name == *name && is_in_use(open)) {
             let name = name.escape_ascii();
             self.violates("handles", format!("{by} may delete the key {name}, which is open"));
         }
@@ -652,7 +666,8 @@ impl World {
     /// Gives an open key without a value a new one. The event `new` follows.
     fn create(&mut self, key: usize, open: &OpenKey, value: Value) -> Option<(i32, Bytes)> {
         let incarnation = self.keys.set(open.db, &open.name, value, None);
-        self.open.get_mut(key)?.incarnation = incarnation;
+        let handle = self.open.get_mut(key)?;
+        (handle.incarnation, handle.is_new) = (incarnation, true);
         Some((open.db, open.name.to_vec()))
     }
 
