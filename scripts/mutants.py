@@ -1,9 +1,10 @@
-"""Tests the mutants of the module: all of them in one build, each behind a condition.
+"""Tests the mutants of the module, or of the core: all of them in one build, each behind a condition.
 
 mutants.py build MUTANTS COPY: reads the list of cargo-mutants (JSON) and changes the copy of the sources until it
 compiles. A mutant whose change does not compile is left out. One where the compiler must know the value, as in a
-constant, is built alone. mutants.py run COPY: runs each in the simulator, and those that are left in the tests that
-reach their place, the ones that reach fewest places first; the first that fails ends the search.
+constant, is built alone. mutants.py run COPY: runs each of the module in the simulator, and those that are left in the
+tests that reach their place, the ones that reach fewest places first; each of the core in the programs of its tests,
+that of its file first. The first that fails ends the search.
 """
 
 import concurrent.futures
@@ -43,7 +44,8 @@ pub fn mutant(number: usize) -> bool {
 }
 """
 MODULE = "target/suite/libredis_cell.so"
-BUILD = ["cargo", "build", "--quiet", "--profile", "suite", "--locked", "--lib", "-p", "redis-cell"]
+OF_MODULE = ["--quiet", "--profile", "suite", "--locked", "--lib", "-p", "redis-cell"]
+OF_CORE = ["--quiet", "--profile", "mutants", "--locked", "-p", "redis-cell-core"]
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
 WRAPPED = {"BinaryOperator": ("binary_expression", "compound_assignment_expr"), "UnaryOperator": ("unary_expression",)}
 Node = tree_sitter.Node
@@ -175,15 +177,33 @@ def environment(copy: pathlib.Path) -> dict[str, str]:
     return {**os.environ, "CARGO_TARGET_DIR": str((copy / "target").resolve()), "RUSTFLAGS": "--cap-lints allow"}
 
 
-def errors(copy: pathlib.Path) -> list[dict]:
+def errors(copy: pathlib.Path, is_core: bool) -> list[dict]:
     """Returns the errors of the compiler."""
-    check = [*BUILD[:1], "check", *BUILD[2:], "--message-format", "json"]
+    check = ["cargo", "check", *(OF_CORE if is_core else OF_MODULE), "--message-format", "json"]
     done = subprocess.run(check, cwd=copy, capture_output=True, text=True, env=environment(copy))
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = [m["message"] for m in messages if m["reason"] == "compiler-message" and m["message"]["level"] == "error"]
     if done.returncode and not found:
         sys.exit(done.stderr)
     return found
+
+
+def compiled(copy: pathlib.Path, name: str, is_core: bool) -> str:
+    """Builds the module NAME.so, or the programs of the core's tests into a folder; returns the error, if any."""
+    command = ["cargo", "test", *OF_CORE, "--tests", "--no-run"] if is_core else ["cargo", "build", *OF_MODULE]
+    command += ["--message-format", "json-render-diagnostics"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment(copy))
+    if done.returncode:
+        return done.stderr
+    if not is_core:
+        shutil.copy(copy / MODULE, copy / f"{name}.so")
+        return ""
+    (copy / name).mkdir(exist_ok=True)
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["target"]["kind"] == ["test"]:
+            shutil.copy(message["executable"], copy / name / message["target"]["name"])
+    return ""
 
 
 def guilty(copy: pathlib.Path, error: dict, mutants: list[Mutant]) -> set[int]:
@@ -223,6 +243,7 @@ def build(listed: str, copy: pathlib.Path) -> None:
                 node = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
                 # A value of `impl Trait` has one type, so that its mutant cannot stand beside the code.
                 mutant.alone = "-> impl " in mutant.name or is_constant(node)
+    is_core = all(file.startswith("core/") for file in originals)
     core = copy / "core/src/lib.rs"
     core.write_text(core.read_text() + CONDITION)
     if "core/src/lib.rs" in originals:
@@ -231,7 +252,7 @@ def build(listed: str, copy: pathlib.Path) -> None:
         for file, text in originals.items():
             here = [m for m in mutants if m.file == file and not m.dropped and not m.alone]
             (copy / file).write_bytes(planted(text, here) if here else text)
-        found = errors(copy)
+        found = errors(copy, is_core)
         if not found:
             break
         before = sum(bool(m.dropped or m.alone) for m in mutants)
@@ -242,8 +263,8 @@ def build(listed: str, copy: pathlib.Path) -> None:
         print(f"{len(found)} errors, {left_out} mutants left out", file=sys.stderr)
         if not left_out:
             sys.exit("\n".join(error["rendered"] for error in found))
-    subprocess.run(BUILD, cwd=copy, check=True, env=environment(copy))
-    shutil.copy(copy / MODULE, copy / "all.so")
+    if error := compiled(copy, "all", is_core):
+        sys.exit(error)
     for mutant in mutants:
         if mutant.alone:
             mutant.text = mutant.alone_in(originals[mutant.file]).decode()
@@ -265,6 +286,7 @@ class Run:
     def __init__(self, copy: pathlib.Path) -> None:
         self.copy = copy
         self.mutants = [Mutant(**m) for m in json.loads((copy / "mutants.json").read_text())]
+        self.is_core = all(m.file.startswith("core/") for m in self.mutants)
         self.found: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         with contextlib.suppress(FileNotFoundError):
@@ -275,15 +297,13 @@ class Run:
         (self.copy / "mutants.json").write_text(json.dumps([dataclasses.asdict(m) for m in self.mutants], indent=1))
 
     def build(self, mutant: Mutant) -> str:
-        """Builds a module with one mutant; returns the error, if it does not compile."""
+        """Builds what has this mutant only; returns the error, if it does not compile."""
         file = self.copy / mutant.file
         text = file.read_text()
         file.write_text(mutant.text)
-        done = subprocess.run(BUILD, cwd=self.copy, capture_output=True, text=True, env=environment(self.copy))
+        error = compiled(self.copy, str(mutant.number), self.is_core)
         file.write_text(text)
-        if not done.returncode:
-            shutil.copy(self.copy / MODULE, self.copy / f"{mutant.number}.so")
-        return done.stderr if done.returncode else ""
+        return error
 
     def module(self, mutant: Mutant | None) -> dict[str, str]:
         """Returns the variables by which a process has a mutant."""
@@ -399,8 +419,37 @@ class Run:
                     left, size = left[len(batch) :], 4 * size
         return None
 
+    def core(self) -> None:
+        """Runs every mutant of the core that is not found yet."""
+        names = [file.name for file in sorted((self.copy / "all").iterdir())]
+        building = threading.Lock()
+
+        def run(name: str, mutant: Mutant | None) -> str | None:
+            folder = self.copy / (str(mutant.number) if mutant and mutant.alone else "all")
+            env = {**os.environ, "REDIS_CELL_MUTANT": str(mutant.number if mutant else 0)}
+            return self.program([str(folder / name)], 60, env, r"^test \S+ \.\.\. FAILED$")
+
+        # Those that count allocations fail without a mutant: the condition reads the environment.
+        names = [name for name in names if not run(name, None)]
+
+        def test(mutant: Mutant) -> None:
+            if mutant.alone:
+                with building:
+                    mutant.dropped = self.build(mutant)
+            own = pathlib.Path(mutant.file).stem
+            for name in sorted(names, key=lambda name: name != own) if not mutant.dropped else []:
+                if found := run(name, mutant):
+                    self.note(mutant, f"test: {name}: {found}")
+                    break
+            if mutant.alone:
+                shutil.rmtree(self.copy / str(mutant.number), ignore_errors=True)
+
+        left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            list(pool.map(test, sorted(left, key=lambda mutant: mutant.alone)))
+
     def whole(self) -> None:
-        """Runs every mutant that is not found yet."""
+        """Runs every mutant of the module that is not found yet."""
         left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
         histories = self.histories()
 
@@ -434,7 +483,6 @@ class Run:
         with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:  # they mostly wait for their servers
             list(pool.map(test, [m for m in left if not m.alone and m.name not in self.found]))
             list(pool.map(alone, [m for m in left if m.alone]))
-        self.keep()
 
     def report(self) -> None:
         """Prints how many were found by what, and fails if one was not found that is not in the list."""
@@ -459,7 +507,11 @@ def main() -> None:
         build(sys.argv[2], pathlib.Path(sys.argv[3]).resolve())
     else:
         run = Run(pathlib.Path(sys.argv[2]).resolve())
-        run.whole()
+        if run.is_core:
+            run.core()
+        else:
+            run.whole()
+        run.keep()
         run.report()
 
 
