@@ -63,6 +63,7 @@ fn row_by_row() {
         ("idle, expired", Some((5, Some(0))), idle(5), 1, [0, 5, 4, -1, 60_000], Some((1, in_60))),
     ];
     assert!(total(5).never_expires() && !idle(5).never_expires());
+    assert_eq!(idle(5).lasts(counter((1, Some(S))), at(2 * S)), counter((1, Some(2 * S))));
     assert!(counter((1, None)).outlasts_time() && !counter((1, Some(S))).outlasts_time());
     for (shows, before, limit, quantity, answer, stored) in rows {
         let decision = take(before.map(counter), &limit, at(0), quantity).unwrap();
