@@ -370,7 +370,7 @@ class Run:
         env = self.module(mutant)
         if reached:
             env["REDIS_CELL_REACHED"] = reached
-        seconds = 60 + 3 * sum(self.seconds.get(name, 0) for name in names)
+        seconds = (60 if mutant else 600) + 3 * sum(self.seconds.get(name, 0) for name in names)
         return self.program([os.environ[binary], "--exact", *names], seconds, env, r"^test \S+ \.\.\. FAILED$")
 
     def note(self, mutant: Mutant, found: str) -> None:
