@@ -64,6 +64,7 @@ fn row_by_row() {
     ];
     assert!(total(5).never_expires() && !idle(5).never_expires());
     assert_eq!(idle(5).lasts(counter((1, Some(S))), at(2 * S)), counter((1, Some(2 * S))));
+    assert_eq!([2, 1].map(|units| counter((2, None)).without(units)), [None, Some(counter((1, None)))]);
     let end = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
     assert!(!Counter { count: 1, end }.outlasts_time(), "the last millisecond");
     assert!(counter((1, None)).outlasts_time() && !counter((1, Some(S))).outlasts_time());
