@@ -1,9 +1,10 @@
-"""Tests the mutants of the module: all of them in one build, each behind a condition.
+"""Tests the mutants of the module, or of the core: all of them in one build, each behind a condition.
 
 mutants.py build MUTANTS COPY: reads the list of cargo-mutants (JSON) and changes the copy of the sources until it
 compiles. A mutant whose change does not compile is left out. One where the compiler must know the value, as in a
-constant, is built alone. mutants.py run COPY: runs each in the simulator, and those that are left in the tests that
-reach their place, the ones that reach fewest places first; the first that fails ends the search.
+constant, is built alone. mutants.py run COPY: runs each of the module in the simulator, and those that are left in the
+tests that reach their place, the ones that reach fewest places first; each of the core in the programs of its tests,
+that of its file first. The first that fails ends the search.
 """
 
 import concurrent.futures
@@ -43,7 +44,8 @@ pub fn mutant(number: usize) -> bool {
 }
 """
 MODULE = "target/suite/libredis_cell.so"
-BUILD = ["cargo", "build", "--quiet", "--profile", "suite", "--locked", "--lib", "-p", "redis-cell"]
+OF_MODULE = ["--quiet", "--profile", "suite", "--locked", "--lib", "-p", "redis-cell"]
+OF_CORE = ["--quiet", "--profile", "mutants", "--locked", "-p", "redis-cell-core"]
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
 WRAPPED = {"BinaryOperator": ("binary_expression", "compound_assignment_expr"), "UnaryOperator": ("unary_expression",)}
 Node = tree_sitter.Node
@@ -175,9 +177,9 @@ def environment(copy: pathlib.Path) -> dict[str, str]:
     return {**os.environ, "CARGO_TARGET_DIR": str((copy / "target").resolve()), "RUSTFLAGS": "--cap-lints allow"}
 
 
-def errors(copy: pathlib.Path) -> list[dict]:
+def errors(copy: pathlib.Path, is_core: bool) -> list[dict]:
     """Returns the errors of the compiler."""
-    check = [*BUILD[:1], "check", *BUILD[2:], "--message-format", "json"]
+    check = ["cargo", "check", *(OF_CORE if is_core else OF_MODULE), "--message-format", "json"]
     done = subprocess.run(check, cwd=copy, capture_output=True, text=True, env=environment(copy))
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = [m["message"] for m in messages if m["reason"] == "compiler-message" and m["message"]["level"] == "error"]
@@ -186,30 +188,52 @@ def errors(copy: pathlib.Path) -> list[dict]:
     return found
 
 
+def compiled(copy: pathlib.Path, name: str, is_core: bool) -> str:
+    """Builds the module NAME.so, or the programs of the core's tests into a folder; returns the error, if any."""
+    command = ["cargo", "test", *OF_CORE, "--tests", "--no-run"] if is_core else ["cargo", "build", *OF_MODULE]
+    command += ["--message-format", "json-render-diagnostics"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment(copy))
+    if done.returncode:
+        return done.stderr
+    if not is_core:
+        shutil.copy(copy / MODULE, copy / f"{name}.so")
+        return ""
+    (copy / name).mkdir(exist_ok=True)
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["target"]["kind"] == ["test"]:
+            shutil.copy(message["executable"], copy / name / message["target"]["name"])
+    return ""
+
+
 def guilty(copy: pathlib.Path, error: dict, mutants: list[Mutant]) -> set[int]:
     """Returns the numbers of the mutants in whose code an error is; none, but marks those that must stand alone, if an
     error is about the code around them: a constant, or an arm that is missing after a value that is matched."""
+    around, beside, arms = set(), set(), []
     for span in error["spans"]:
         file = copy / span["file_name"]
-        if not file.is_file() or not span["is_primary"]:
+        if not file.is_file():
             continue
         text = file.read_bytes()
         begin, last = span["byte_start"], span["byte_end"]
         found = re.finditer(rb"/\*<(\d+)\*/.*?/\*\1>\*/", text, re.DOTALL)
         marks = [(mark.start(), mark.end(), int(mark[1])) for mark in found]
         inside = {number for start, end, number in marks if start <= begin and last <= end}
+        if not span["is_primary"]:
+            beside |= inside  # a value that is moved there
+            continue
         if inside and "in constants" not in error["message"]:
             return inside
-        around = inside or {number for start, end, number in marks if begin <= start and end <= last}
-        arms = [n for start, _, n in marks if start > last and mutants[n - 1].genre == "MatchArm"]
-        for number in around or arms[:1]:
-            mutants[number - 1].alone = True
+        around |= inside or {number for start, end, number in marks if begin <= start and end <= last}
+        arms += [n for start, _, n in marks if start > last and mutants[n - 1].genre == "MatchArm"]
+    for number in around or beside or arms[:1]:
+        mutants[number - 1].alone = True
     return set()
 
 
 def build(listed: str, copy: pathlib.Path) -> None:
     """Plants the mutants of a list in the copy, those that compile, and builds it."""
-    mutants, originals = [], {}
+    mutants, originals, fields = [], {}, set()
     for number, entry in enumerate(json.loads(pathlib.Path(listed).read_text()), 1):
         file = entry["file"]
         text = originals.setdefault(file, (copy / file).read_bytes())
@@ -223,6 +247,11 @@ def build(listed: str, copy: pathlib.Path) -> None:
                 node = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
                 # A value of `impl Trait` has one type, so that its mutant cannot stand beside the code.
                 mutant.alone = "-> impl " in mutant.name or is_constant(node)
+                # tests/live/metadata.rs reads every field of the descriptions of all commands: one mutant of each will do.
+                if field := re.search(r"delete field \w+ from struct Spec expression$", mutant.name):
+                    mutant.dropped = "like another one" if field[0] in fields else ""
+                    fields.add(field[0])
+    is_core = all(file.startswith("core/") for file in originals)
     core = copy / "core/src/lib.rs"
     core.write_text(core.read_text() + CONDITION)
     if "core/src/lib.rs" in originals:
@@ -231,7 +260,7 @@ def build(listed: str, copy: pathlib.Path) -> None:
         for file, text in originals.items():
             here = [m for m in mutants if m.file == file and not m.dropped and not m.alone]
             (copy / file).write_bytes(planted(text, here) if here else text)
-        found = errors(copy)
+        found = errors(copy, is_core)
         if not found:
             break
         before = sum(bool(m.dropped or m.alone) for m in mutants)
@@ -242,8 +271,8 @@ def build(listed: str, copy: pathlib.Path) -> None:
         print(f"{len(found)} errors, {left_out} mutants left out", file=sys.stderr)
         if not left_out:
             sys.exit("\n".join(error["rendered"] for error in found))
-    subprocess.run(BUILD, cwd=copy, check=True, env=environment(copy))
-    shutil.copy(copy / MODULE, copy / "all.so")
+    if error := compiled(copy, "all", is_core):
+        sys.exit(error)
     for mutant in mutants:
         if mutant.alone:
             mutant.text = mutant.alone_in(originals[mutant.file]).decode()
@@ -265,6 +294,7 @@ class Run:
     def __init__(self, copy: pathlib.Path) -> None:
         self.copy = copy
         self.mutants = [Mutant(**m) for m in json.loads((copy / "mutants.json").read_text())]
+        self.is_core = all(m.file.startswith("core/") for m in self.mutants)
         self.found: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         with contextlib.suppress(FileNotFoundError):
@@ -275,15 +305,13 @@ class Run:
         (self.copy / "mutants.json").write_text(json.dumps([dataclasses.asdict(m) for m in self.mutants], indent=1))
 
     def build(self, mutant: Mutant) -> str:
-        """Builds a module with one mutant; returns the error, if it does not compile."""
+        """Builds what has this mutant only; returns the error, if it does not compile."""
         file = self.copy / mutant.file
         text = file.read_text()
         file.write_text(mutant.text)
-        done = subprocess.run(BUILD, cwd=self.copy, capture_output=True, text=True, env=environment(self.copy))
+        error = compiled(self.copy, str(mutant.number), self.is_core)
         file.write_text(text)
-        if not done.returncode:
-            shutil.copy(self.copy / MODULE, self.copy / f"{mutant.number}.so")
-        return done.stderr if done.returncode else ""
+        return error
 
     def module(self, mutant: Mutant | None) -> dict[str, str]:
         """Returns the variables by which a process has a mutant."""
@@ -342,7 +370,7 @@ class Run:
         env = self.module(mutant)
         if reached:
             env["REDIS_CELL_REACHED"] = reached
-        seconds = 60 + 3 * sum(self.seconds.get(name, 0) for name in names)
+        seconds = (60 if mutant else 600) + 3 * sum(self.seconds.get(name, 0) for name in names)
         return self.program([os.environ[binary], "--exact", *names], seconds, env, r"^test \S+ \.\.\. FAILED$")
 
     def note(self, mutant: Mutant, found: str) -> None:
@@ -399,8 +427,38 @@ class Run:
                     left, size = left[len(batch) :], 4 * size
         return None
 
+    def core(self) -> None:
+        """Runs every mutant of the core that is not found yet."""
+        # One program counts allocations, and the condition allocates when it reads the environment.
+        names = [file.name for file in sorted((self.copy / "all").iterdir()) if file.name != "allocation"]
+        building = threading.Lock()
+
+        def run(name: str, mutant: Mutant | None) -> str | None:
+            folder = self.copy / (str(mutant.number) if mutant and mutant.alone else "all")
+            env = {**os.environ, "REDIS_CELL_MUTANT": str(mutant.number if mutant else 0)}
+            return self.program([str(folder / name)], 60, env, r"^test \S+ \.\.\. FAILED$")
+
+        if failed := [name for name in names if run(name, None)]:
+            sys.exit(f"fails without a mutant: {failed}")
+
+        def test(mutant: Mutant) -> None:
+            if mutant.alone:
+                with building:
+                    mutant.dropped = self.build(mutant)
+            own = pathlib.Path(mutant.file).stem
+            for name in sorted(names, key=lambda name: name != own) if not mutant.dropped else []:
+                if found := run(name, mutant):
+                    self.note(mutant, f"test: {name}: {found}")
+                    break
+            if mutant.alone:
+                shutil.rmtree(self.copy / str(mutant.number), ignore_errors=True)
+
+        left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            list(pool.map(test, sorted(left, key=lambda mutant: mutant.alone)))
+
     def whole(self) -> None:
-        """Runs every mutant that is not found yet."""
+        """Runs every mutant of the module that is not found yet."""
         left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
         histories = self.histories()
 
@@ -434,7 +492,6 @@ class Run:
         with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:  # they mostly wait for their servers
             list(pool.map(test, [m for m in left if not m.alone and m.name not in self.found]))
             list(pool.map(alone, [m for m in left if m.alone]))
-        self.keep()
 
     def report(self) -> None:
         """Prints how many were found by what, and fails if one was not found that is not in the list."""
@@ -445,7 +502,7 @@ class Run:
         by = [self.found[m.name].split(":")[0] for m in runs if m.name in self.found]
         unknown = [name for name in missed if not any(re.search(pattern, name) for pattern in listed)]
         print(
-            f"{len(self.mutants)} mutants: {len(self.mutants) - len(runs)} do not compile, "
+            f"{len(self.mutants)} mutants: {len(self.mutants) - len(runs)} do not compile or are like others, "
             f"{by.count('simulator')} found by the simulator, {by.count('test')} by tests, "
             f"{len(missed) - len(unknown)} in scripts/mutants.txt, {len(unknown)} not found"
         )
@@ -459,7 +516,11 @@ def main() -> None:
         build(sys.argv[2], pathlib.Path(sys.argv[3]).resolve())
     else:
         run = Run(pathlib.Path(sys.argv[2]).resolve())
-        run.whole()
+        if run.is_core:
+            run.core()
+        else:
+            run.whole()
+        run.keep()
         run.report()
 
 

@@ -81,9 +81,7 @@ fn decide(
         return decide(state);
     }
     if order == Order::ForAll {
-        let decision = first_come::pause(place(call, key), state, now, decide);
-        arm(call);
-        return decision;
+        return first_come::pause(place(call, key), state, now, decide);
     }
     let mut decision = decide(seen(call, key, order, state, now)?)?;
     took(call, key, order, &mut decision, now)?;
@@ -138,15 +136,13 @@ fn tell(
     decision: &mut Decision<Tat>,
     now: Instant,
 ) -> Result<(), redis_cell_core::Error> {
-    let told = first_come::tell(place(call, key), now, decision, |queue, decision| match order {
+    first_come::tell(place(call, key), |queue| match order {
         Order::Behind => queue.took(now, decision),
         Order::Before | Order::ForAll => {
             queue.charged(now, decision);
             Ok(())
         }
-    });
-    arm(call);
-    told
+    })
 }
 
 /// The costs of the clients of flows that come before a call on this key that does not wait.

@@ -176,7 +176,7 @@ impl Lease {
 
 impl<T: Timeline + ?Sized> Places<'_, T> {
     /// Whether the caller holds a place.
-    fn holds(&self, now: Instant) -> bool {
+    pub fn holds(&self, now: Instant) -> bool {
         self.own.is_some_and(|end| end > now)
     }
 

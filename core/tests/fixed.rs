@@ -173,6 +173,7 @@ fn windows_are_spelled_in_many_ways() {
         let more = format!("{text} more FIXED 5");
         assert_eq!(arguments(&mut self::words(&more).into_iter()), Some(words.len()), "{text}");
     }
+    assert_eq!(arguments(&mut words("5 10 word and more").into_iter()), Some(3), "no option");
     let syntax = "ERR syntax error";
     for (text, error) in [
         ("5", syntax),

@@ -62,6 +62,12 @@ fn row_by_row() {
         ("idle, a look", Some((2, Some(S))), idle(5), 0, [0, 5, 3, -1, 1_000], None),
         ("idle, expired", Some((5, Some(0))), idle(5), 1, [0, 5, 4, -1, 60_000], Some((1, in_60))),
     ];
+    assert!(total(5).never_expires() && !idle(5).never_expires());
+    assert_eq!(idle(5).lasts(counter((1, Some(S))), at(2 * S)), counter((1, Some(2 * S))));
+    assert_eq!([2, 1].map(|units| counter((2, None)).without(units)), [None, Some(counter((1, None)))]);
+    let end = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
+    assert!(!Counter { count: 1, end }.outlasts_time(), "the last millisecond");
+    assert!(counter((1, None)).outlasts_time() && !counter((1, Some(S))).outlasts_time());
     for (shows, before, limit, quantity, answer, stored) in rows {
         let decision = take(before.map(counter), &limit, at(0), quantity).unwrap();
         assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");

@@ -87,7 +87,7 @@ impl<'c> Kind<'c> for LeaseCall<'c> {
 
     fn is_held(&self, at: &Target<'_, 'c>) -> Result<bool, Error> {
         let now = tick(at.now)?;
-        self.with_places(at, |places| Ok(places.own.is_some_and(|end| end > now)))
+        self.with_places(at, |places| Ok(places.holds(now)))
     }
 
     fn cost(&self) -> Result<u64, Error> {

@@ -99,14 +99,11 @@ fn next(id: Id, now: Instant) -> Step {
             return Step::Repeat(head);
         }
         let is_blocked = |next| looks.blocked.is_some_and(|(ticket, until)| ticket == next && now < until);
-        let (check, next) = (queue.to_check(now), queue.next().filter(|next| !is_blocked(*next)));
-        let is_check = queue.unchecked().is_some() || next.is_none() || looks.was_turn;
-        looks.was_turn = !is_check;
-        match (check.and_then(head), next.and_then(head)) {
-            (Some(head), next) if is_check || next.is_none() => Step::Check(head),
-            (_, Some(head)) => Step::Turn(head),
-            _ => Step::None,
-        }
+        let turn = queue.next().filter(|next| !is_blocked(*next)).and_then(head);
+        let is_check = turn.is_none() || looks.was_turn || queue.unchecked().is_some();
+        let check = queue.to_check(now).filter(|_| is_check).and_then(head);
+        looks.was_turn = check.is_none();
+        check.map(Step::Check).or(turn.map(Step::Turn)).unwrap_or(Step::None)
     })
 }
 
@@ -123,23 +120,6 @@ fn checked(waiter: Waiter, readiness: Readiness, now: Instant) {
             index.changed_for(waiter.id, now);
         }
     });
-}
-
-/// The first limiter does not admit the client, which is ready, before this instant. True if the line is
-/// looked at again then, and nothing else is to be done now.
-fn waits_for_turn(waiter: Waiter, at: Instant, now: Instant) -> bool {
-    locked(|index| {
-        let Some((queue, looks)) = index.fair(waiter.id) else { return false };
-        if queue.next() != Some(waiter.ticket) {
-            return false;
-        }
-        looks.blocked = Some((waiter.ticket, at));
-        let is_done = queue.to_check(now).is_none();
-        if is_done {
-            look_again(index, waiter.id);
-        }
-        is_done
-    })
 }
 
 /// The line is looked at again when a client is to be checked, or may be admitted.
@@ -196,10 +176,14 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
         Ok(Some(wait)) => {
             // It has been ready when it was checked. If it is not any more, it must not hold up the others
             // until the first limiter admits it.
-            if !check(call, head, now) {
-                return false;
-            }
-            return !waits_for_turn(head.waiter, now.checked_add(wait).unwrap_or(Instant::MAX), now);
+            let is_checked = check(call, head, now);
+            let until = now.checked_add(wait).unwrap_or(Instant::MAX);
+            locked(|index| {
+                if let Some((_, looks)) = index.fair(head.waiter.id) {
+                    looks.blocked = Some((head.waiter.ticket, until));
+                }
+            });
+            return is_checked;
         }
         Err(Error::Busy) => return index::come_again(head.waiter.id, now),
         Err(error) => {

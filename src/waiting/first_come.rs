@@ -4,7 +4,7 @@
 
 use redis_cell_core::gcra::{self, Limit, Tat};
 use redis_cell_core::queue::{self, Queue};
-use redis_cell_core::{Change, Decision, Error as CoreError, Instant, Span, Verdict};
+use redis_cell_core::{Decision, Error as CoreError, Instant, Span, Verdict};
 use std::ffi::CStr;
 
 use super::index::{self, Client, End, Id, Index, Line, Place, Waiter, locked};
@@ -61,25 +61,13 @@ pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
     });
 }
 
-/// Tells the line of a key, if it has one, of a decision.
+/// Tells the line of a key, if it has one, of a decision. The event of its write moves the line.
 ///
 /// # Errors
 /// Those of `told`.
 #[cold] // the common key has no line
-pub fn tell(
-    place: Place,
-    now: Instant,
-    decision: &mut Decision<Tat>,
-    told: impl FnOnce(&mut Queue, &mut Decision<Tat>) -> Result<(), CoreError>,
-) -> Result<(), CoreError> {
-    locked(|index| {
-        let Some((_, queue)) = index.first_come_at(place) else { return Ok(()) };
-        told(queue, decision)?;
-        if !decision.change.is_keep() {
-            index.changed(place, || now);
-        }
-        Ok(())
-    })
+pub fn tell(place: Place, told: impl FnOnce(&mut Queue) -> Result<(), CoreError>) -> Result<(), CoreError> {
+    locked(|index| index.first_come_at(place).map_or(Ok(()), |(_, queue)| told(queue)))
 }
 
 /// [`Queue::pause`] for the line of a key; `decide` alone where it has none.
@@ -95,9 +83,7 @@ pub fn pause(
 ) -> Result<Decision<Tat>, CoreError> {
     locked(|index| {
         let Some((_, queue)) = index.first_come_at(place) else { return decide(state) };
-        let decision = queue.pause(state, now, decide);
-        index.changed(place, || now);
-        decision
+        queue.pause(state, now, decide)
     })
 }
 
@@ -126,20 +112,7 @@ pub fn join(
         let id = match (id, &joined) {
             // A new line is looked at now, so that it is known when its key expires.
             (None, Ok(queue::Joined::Waiting(_))) => Some(index.insert(place, Line::FirstCome(new), now)),
-            (None, _) => None,
-            (Some(id), joined) => {
-                let state = match joined {
-                    Ok(queue::Joined::Decided(Decision { change: Change::Store(tat), .. })) => Some(*tat),
-                    _ => state,
-                };
-                let is_due = index.entry(id).is_some_and(|entry| entry.is_due(now));
-                schedule(index, id, state, now);
-                // A look that is due may be the first, which finds out when the key expires.
-                if is_due {
-                    index.look_at(id, now);
-                }
-                Some(id)
-            }
+            (id, _) => id,
         };
         Ok(match joined? {
             queue::Joined::Decided(decision) => Joined::Decided(decision),

@@ -442,8 +442,7 @@ impl Index {
         for &(waiter, naming) in &clients {
             self.wake(waiter, naming, now);
         }
-        let last = clients.last().filter(|_| clients.len() == GATHERED);
-        self.waking = last.map(|&(waiter, _)| (mark, waiter));
+        self.waking = clients.last().map(|&(waiter, _)| (mark, waiter));
         true
     }
 
@@ -453,16 +452,14 @@ impl Index {
         let Some(of_db) = self.by_key.get_mut(&db) else { return true };
         let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
-        for (count, (name, waiters)) in
-            (1..=GATHERED).zip(of_db.range_mut::<[u8], _>((from, Bound::Unbounded)))
-        {
+        for (name, waiters) in of_db.range_mut::<[u8], _>((from, Bound::Unbounded)).take(GATHERED) {
             if !mem::replace(&mut waiters.is_marked, true) {
                 self.marked.push_back(Mark { since, db, name: Arc::clone(name) });
             }
-            last = Some(name).filter(|_| count == GATHERED);
+            last = Some(Arc::clone(name));
         }
         if last.is_some() {
-            self.swept.insert(db, Sweep { since, last: last.cloned() });
+            self.swept.insert(db, Sweep { since, last });
         }
         true
     }

@@ -184,6 +184,45 @@ fn a_wait_that_ends_without_admission_leaves_no_trace() {
 }
 
 #[test]
+fn a_refund_or_a_deleted_key_moves_the_queue_at_once() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for event in [
+        "DEL k",
+        "UNLINK k",
+        "CL.REFUND k 0 1 3600",
+        "FLUSHDB",
+        "FLUSHALL",
+        "SWAPDB 0 5",
+        "RENAME k away",
+        "PEXPIRE k 1",
+        "EXPIRE k -1",
+        "RENAME empty k",
+    ] {
+        client.call("FLUSHALL");
+        client.throttle_checked("k", HOURLY);
+        client.call(&format!("SET empty {} PX 100000", wall_ns()));
+        let mut waiters = queue(&server, &mut client, 2);
+        client.call(event);
+        assert_next(&mut waiters, ADMITTED);
+        client.call("DEL k");
+        assert_next(&mut waiters, ADMITTED);
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+#[test]
+fn a_charge_right_after_a_deletion_comes_before_the_queue() {
+    let (server, mut client) = full();
+    let mut waiters = queue(&server, &mut client, 2);
+    client.call(&format!("CL.RESERVE k {HOURLY}"));
+    client.pipeline(&["MULTI", "DEL k", &format!("CL.CHARGE k {HOURLY} 2"), "EXEC"]);
+    refund(&mut client);
+    refund(&mut client);
+    assert_next(&mut waiters, "0 1 0 -1 3600");
+}
+
+#[test]
 fn a_key_that_turns_foreign_is_an_error_for_each_client() {
     let (server, mut client) = full();
     for (commands, error) in [
