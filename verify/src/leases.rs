@@ -284,7 +284,7 @@ impl World {
                 let before = state.key;
                 match &mut state.key {
                     Key::Tat(tat) => {
-                        *tat = after(&gcra::refund(*tat, &self.limit, now, units).unwrap(), *tat)
+                        *tat = after(&gcra::refund(*tat, &self.limit, now, units).unwrap(), *tat);
                     }
                     Key::Counter(counter) => {
                         let taken = Taken { age, reset_after: None, unit: Unit::Microseconds };
