@@ -11,7 +11,7 @@ use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 use super::announcement::{Announcement, Event};
 use super::call::Arg;
 use super::events;
-use super::key::{Ahead, Handles, Key, Kind};
+use super::key::{Access, Ahead, Handles, Key, Kind};
 use super::needs::failed;
 use super::rm_call::Reply;
 use super::string::{self, SharedString, Strings};
@@ -264,7 +264,7 @@ impl<'c> Key<'_, 'c> {
     ///
     /// # Errors
     /// [`Error::Server`] when the server does not run the command, and [`Error::Busy`] if the key has
-    /// expired.
+    /// expired, or is not opened again.
     fn query(&self, command: &'static CStr, words: &[&[u8]]) -> Result<Reply<'_>, Error> {
         if self.call.is_running {
             return self.call.query(command, self.name, words);
@@ -277,7 +277,8 @@ impl<'c> Key<'_, 'c> {
         if events::expired() != expired {
             return Err(Handles::lose());
         }
-        if self.members() == members { reply } else { Err(Error::Busy) }
+        let is_in_use = self.access == Access::Write && self.ptr.get().is_null();
+        if self.members() == members && !is_in_use { reply } else { Err(Error::Busy) }
     }
 
     /// Sets the score of the member `id`, which is added if it does not exist.

@@ -100,7 +100,7 @@ impl<'c> Request<'c> {
         };
         pending.check()?;
         if self.is_turn && !named.is_pool {
-            self.count_behind(named, &target, seen.map(|seen| (seen, at)), &mut pending);
+            self.count_behind(named, &target, seen.map(|seen| (seen, at)), &mut pending)?;
         }
         Ok(Decided { key, pending })
     }
@@ -131,7 +131,7 @@ impl<'c> Request<'c> {
         let mut pending = self.decision(named, &self.target(named, call, key, now), verb, seen)?;
         pending.check()?;
         if self.is_turn {
-            self.count_behind(named, &self.target(named, call, key, now), seen, &mut pending);
+            self.count_behind(named, &self.target(named, call, key, now), seen, &mut pending)?;
         }
         if faults::writes_at_once() {
             let written = self.decision(named, &self.target(named, call, key, now), verb, seen)?;
@@ -167,12 +167,12 @@ impl<'c> Request<'c> {
         at: &Target<'_, 'c>,
         seen: Option<(&Seen<'_, '_, 'c>, usize)>,
         pending: &mut Pending<'c>,
-    ) {
+    ) -> Result<(), Error> {
         let is_first = self.limiters.first().is_some_and(|first| core::ptr::eq(first, named));
-        let Ok((_, cost)) = self.share() else { return };
+        let Ok((_, cost)) = self.share() else { return Ok(()) };
         let ahead = waiting::ahead(&at.call, named.key).saturating_sub(cost);
         if !is_first || ahead == 0 {
-            return;
+            return Ok(());
         }
         let behind = Target { ahead, ..*at };
         let remaining = if pending.answer().limited() {
@@ -186,9 +186,12 @@ impl<'c> Request<'c> {
             let taken = taken.map(|taken| taken.answer());
             taken.map(|answer| if answer.limited() { 0 } else { answer.remaining })
         };
-        if let Ok(remaining) = remaining {
-            pending.set_remaining(remaining);
+        match remaining {
+            Ok(remaining) => pending.set_remaining(remaining),
+            Err(Error::Busy) => return Err(Error::Busy), // the key is not open any more
+            Err(_) => {}
         }
+        Ok(())
     }
 }
 

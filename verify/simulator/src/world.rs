@@ -274,7 +274,7 @@ pub struct World {
     pub paused_until: i64,
     /// Whether the memory is used up.
     pub is_full: bool,
-    /// Each time of so many a key is not opened for writing; and how often one was to be.
+    /// One time of so many, a key is not opened for writing; and how often one was to be.
     pub busy: u64,
     /// See `busy`.
     pub openings: u64,
