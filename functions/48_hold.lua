@@ -418,7 +418,10 @@ function Hold.prolong(hold, k, row)
     if row.kind ~= Fixed or not limit.idle or not hold.period or store == DELETED then
         return
     end
-    local total = store or hold.own[k] and row.state
+    local total = store
+    if not total and hold.own[k] and row.state and (not row.state.ends or row.state.ends > now) then
+        total = row.state
+    end
     local till = total and instant_of_millis(millis_of(hold.till))
     if total and (not total.ends or total.ends < till) then
         row.store = { count = total.count, ends = till }

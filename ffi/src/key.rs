@@ -416,8 +416,8 @@ impl Drop for Key<'_, '_> {
                 unsafe { string::free(self.api, value) };
             }
         }
-        // A lost key stays open, because the server reads a key's value to close it. What stays is a struct of
-        // some bytes and its name, which the server does not free: the module has no automatic memory.
+        // A lost key stays open, because the server reads a key's value to close it. What stays is a small
+        // struct and its name, which the server does not free: the module has no automatic memory.
         if !Handles::are_lost() {
             // SAFETY: `ptr` is the open key, or null, which the server ignores; nothing else closes it, and
             // no other module has acted since it was opened.

@@ -259,7 +259,7 @@ impl<'c> Seen<'_, '_, 'c> {
         let holds = match decision.change {
             Change::Store(counter) => Some(counter),
             // Nothing is taken, also in shadow, and what is held is renewed.
-            _ => state.filter(|_| self.own(index).is_some()),
+            _ => state.filter(|counter| counter.end > now && self.own(index).is_some()),
         };
         let end = self.hold.option.period.and_then(|period| self.now.checked_add(period));
         if let Some(counter) = holds

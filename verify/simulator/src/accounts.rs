@@ -359,7 +359,7 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
             && !refused
             && !looks
             && matches!(part.limit, Limit::Fixed { window: Window::Total(Some(_)), .. })
-            && (takes_any || own(call, &book, part).is_some())
+            && (takes_any || *end > now && own(call, &book, part).is_some())
         {
             let lasts = ceil(now + period, MILLI) * MILLI;
             after = Some(State::Count { used: *used, end: (*end).max(lasts) });
