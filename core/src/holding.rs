@@ -174,22 +174,27 @@ impl Holding {
         Some(Part(Batch { taken: quantity, left: quantity, ends, ..first }))
     }
 
-    /// Takes units back that were spent for a caller that has left before it could use them. Those that may
-    /// not be held any more, beside the units requested since, are lost.
+    /// Takes units back that were spent for a caller that has left before it could use them. Lost are those
+    /// that have ended since, and those that may not be held beside the units requested since.
     pub fn unspend(&mut self, terms: &Terms, now: Instant, Part(part): Part) {
+        self.expire(terms, now);
         let asked = self.asked.map_or(0, |asked| asked.taken);
         let left = part.left.min(self.room(terms).saturating_sub(asked));
-        if left < 1 {
+        if left < 1 || part.ends <= now {
             return;
         }
         self.current = Some(match self.current {
-            // The batch of the units, or a younger one: spent as one, as by `merge`.
+            None => Batch { left, ..part },
+            // Beside a younger batch, which lasts longer.
+            Some(batch) if batch.ends > part.ends && self.next.is_none() && self.asked.is_none() => {
+                self.next = Some(batch);
+                Batch { left, ..part }
+            }
+            // Spent as one, as by `merge`.
             Some(Batch { taken, left: others, ends, .. }) => {
                 Batch { taken, left: others.saturating_add(left), ends: ends.min(part.ends), ..part }
             }
-            None => Batch { left, ..part },
         });
-        self.expire(terms, now);
     }
 
     /// How many units to request from the server now, if a call is due: for a caller that wants `wanted`

@@ -445,7 +445,9 @@ where
                 && holding.spend(&terms, at(now), 1) == Spend::Spent
             {
                 if random.below(4) == 0 {
+                    let held = holding.held();
                     holding.unspend(&terms, at(now), part);
+                    assert!(holding.held() >= held);
                 } else {
                     spent += 1;
                 }
@@ -636,9 +638,13 @@ fn what_is_unspent_ends_with_its_first_batch_and_has_room() {
     holding.answered(&terms, at(MS), 30, None, None);
     let part = holding.part(&terms, at(MS), 7).unwrap();
     assert_eq!(holding.spend(&terms, at(MS), 7), Spend::Spent);
-    let mut full = holding;
+    let (mut full, mut late) = (holding, holding);
     holding.unspend(&terms, at(MS), part);
     assert_eq!((holding.held(), holding.ends_in(at(MS))), (35, Some(span(999 * MS))));
+    // The younger batch lasts longer, and what has ended does not end it.
+    holding.part(&terms, at(1000 * MS), 0);
+    late.unspend(&terms, at(1000 * MS), part);
+    assert_eq!((holding.held(), late.held()), (28, 28));
     // All that may be held is held or requested.
     assert_eq!(full.ask(&terms, at(MS), 100), Some(72));
     full.unspend(&terms, at(MS), part);

@@ -110,6 +110,9 @@ pub struct Ahead {
 impl Handles {
     /// Opens the key called `name`, beside others.
     ///
+    /// Beside other modules it is opened for writing, also to be read: so the server publishes no event if
+    /// there is no such key (`keymiss`), in which others could act on the keys that are open.
+    ///
     /// Opening for writing changes nothing: because of an option of the module (see `load.rs`), the server
     /// does not consider every key that is opened for writing as modified.
     ///
@@ -123,6 +126,7 @@ impl Handles {
         name: Arg<'c>,
         access: Access,
     ) -> Result<Key<'k, 'c>, Error> {
+        let access = if events::is_beside_others() { Access::Write } else { access };
         let expired = events::expired();
         let ptr = access.open(call, name);
         if events::expired() != expired {

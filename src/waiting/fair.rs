@@ -146,6 +146,11 @@ pub fn step(call: &Call, id: Id) -> bool {
             match repeated {
                 Ok(Some(rows)) => end(call, head.waiter, now, End::Outcome(Ok(Outcome::Repeated(rows)))),
                 Ok(None) => {}
+                Err(Error::Busy) => {
+                    let Waiter { id, ticket } = head.waiter;
+                    locked(|index| index.fair(id).map(|(_, looks)| looks.repeats.insert(ticket)));
+                    return index::come_again(id, now);
+                }
                 Err(error) => end(call, head.waiter, now, End::Outcome(Err(error))),
             }
             true
@@ -164,7 +169,7 @@ fn check(call: &Call, head: &Head, now: Instant) -> bool {
             checked(head.waiter, Readiness::NotBefore(at), now);
         }
         Err(Error::Busy) => return index::come_again(head.waiter.id, now),
-        Err(error) => fail(call, head, now, error),
+        Err(error) => return fail(call, head, now, error),
     }
     true
 }
@@ -179,17 +184,14 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
             let is_checked = check(call, head, now);
             let until = now.checked_add(wait).unwrap_or(Instant::MAX);
             locked(|index| {
-                if let Some((_, looks)) = index.fair(head.waiter.id) {
+                if is_checked && let Some((_, looks)) = index.fair(head.waiter.id) {
                     looks.blocked = Some((head.waiter.ticket, until));
                 }
             });
             return is_checked;
         }
         Err(Error::Busy) => return index::come_again(head.waiter.id, now),
-        Err(error) => {
-            fail(call, head, now, error);
-            return true;
-        }
+        Err(error) => return fail(call, head, now, error),
     }
     let taken: Result<_, Rejection> = call.with_arguments(&head.arguments, |own| {
         let words: Vec<&[u8]> = own.rest(2).collect();
@@ -223,10 +225,13 @@ fn is_refused(outcome: &Outcome) -> bool {
 
 /// The client leaves the line with an error of a limiter, or with the reply that it repeats: it may have been
 /// stored since, and the client is not woken for it yet.
-fn fail(call: &Call, head: &Head, now: Instant, error: Error) {
-    let repeated = call.with_arguments(&head.arguments, |own| head.decides.repeated(own));
-    let outcome = repeated.ok().flatten().map(Outcome::Repeated).ok_or(error);
-    end(call, head.waiter, now, End::Outcome(outcome));
+fn fail(call: &Call, head: &Head, now: Instant, error: Error) -> bool {
+    let repeated = match call.with_arguments(&head.arguments, |own| head.decides.repeated(own)) {
+        Err(Error::Busy) => return index::come_again(head.waiter.id, now),
+        repeated => repeated.ok().flatten(),
+    };
+    end(call, head.waiter, now, End::Outcome(repeated.map(Outcome::Repeated).ok_or(error)));
+    true
 }
 
 /// The client leaves the line, and is answered with `end`.

@@ -137,10 +137,11 @@ def running(*options: str, module: bool = True) -> Iterator[Server]:
 
 
 class Lossy:
-    """A proxy in front of a server that loses replies to calls: it closes the connection in place of every such one."""
+    """A proxy in front of a server that loses replies to calls: it closes the connection in place of every such one, or
+    sends nothing if it is silent."""
 
-    def __init__(self, port: int, share: float) -> None:
-        self.to, self.share = port, share
+    def __init__(self, port: int, share: float, silent: bool = False) -> None:
+        self.to, self.share, self.silent = port, share, silent
         self.random = random.Random(22)
         self.lost = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -166,15 +167,16 @@ class Lossy:
                         server.sendall(data)
                     elif is_call and self.random.random() < self.share:
                         self.lost += 1
-                        return
+                        if not self.silent:
+                            return
                     else:
                         client.sendall(data)
 
 
 @contextmanager
-def lossy(server: Server, share: float) -> Iterator[Lossy]:
+def lossy(server: Server, share: float, silent: bool = False) -> Iterator[Lossy]:
     """A way to a server on which a share of the replies is lost. The calls themselves arrive."""
-    proxy = Lossy(server.port, share)
+    proxy = Lossy(server.port, share, silent)
     try:
         yield proxy
     finally:

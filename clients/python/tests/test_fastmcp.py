@@ -304,13 +304,19 @@ def test_mistakes_are_named() -> None:
         ("limit must be a limit, such as .*, or Places, not 5", lambda: Rule(5)),  # type: ignore[arg-type]
         ("tools must be several names, not 'search'", lambda: Rule(rate, tools="search")),
         ("cost is for a limit of units", lambda: Rule(Places(3), cost=1)),
-        ("cost must be at least 0 and at most the limit, not 2", lambda: Rule(rate, cost=2)),
+        ("cost must be at least 0 and at most 1, not 2", lambda: Rule(rate, cost=2)),
+        ("cost must be a whole number, not 2.5", lambda: Rule(rate, cost=2.5)),
+        ("tools must be several names, not 5", lambda: Rule(rate, tools=5)),
         ("places must be at least 1, not 0", lambda: Places(0)),
         ("unexpected keyword argument 'pre'", lambda: Rule(rate, pre="client")),  # type: ignore[call-arg]
         ("rules must have at least one rule", lambda: RateLimits(cell, {})),
         ("the rule 'a' must be a Rule, not Rate", lambda: RateLimits(cell, {"a": rate})),  # type: ignore[dict-item]
         ("RateLimits needs an AsyncCell or an AsyncGuard", lambda: RateLimits(FakeCell(), {"a": Rule(rate)})),  # type: ignore[arg-type]
         ("units must be at least 0, not -1", lambda: report_cost(-1)),
+        ("units must be a whole number, not 2.5", lambda: report_cost(2.5)),
+        ("rules must be Mapping", lambda: RateLimits(cell, [Rule(rate)])),
+        ("client must be a function", lambda: RateLimits(cell, {"a": Rule(rate)}, client="ann")),
+        ("timeout must be seconds", lambda: RateLimits(cell, {"a": Rule(rate)}, timeout="5")),
         ("period must be at least", lambda: RateLimits(cell, {"a": Rule(Fixed(1, per=1), cost=1)}, period=0)),
     ]
     for text, mistake in mistakes:

@@ -89,6 +89,8 @@ async def test_the_programs_of_a_page_run(
     command = PROGRAMS[page]
     assert command is None or server.calls(command)
     if page == "docs/agents.md":
+        async with pytest.importorskip("fastmcp").Client(namespace["mcp"]) as tools:
+            assert (await tools.call_tool("render", {"page": "a"})).data == "<h1>a</h1>"
         assert OUTPUT.findall(text(page)) == [capsys.readouterr().out]
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 import servers
 from conftest import cell_of, client_class, close
@@ -149,6 +150,17 @@ async def test_a_call_that_waits_is_repeated_for_the_rest_of_its_timeout(flavor:
         assert answer["{w}:all"].remaining == 970 and server.counted("bmtake_admitted") == 30
         assert server.counted("bmtake_repeated") == way_there.lost
         await close(client, flavor[1])
+
+
+async def test_a_reply_that_never_comes_is_asked_for_once_more() -> None:
+    with servers.running() as server, servers.lossy(server, 1, silent=True) as way_there:
+        async with redis.asyncio.Redis(port=way_there.port) as client:
+            once = Once("{s}:id", period=600)
+            call = asyncio.ensure_future(AsyncCell(client).bmtake(Take("{s}:k", ONE), timeout=0.1, once=once))
+            while not way_there.lost:
+                await asyncio.sleep(0.01)
+            way_there.share = 0
+            assert await call and server.counted("bmtake_repeated") == 1
 
 
 async def test_a_waiting_call_whose_connection_breaks_waits_again(flavor: tuple[str, str]) -> None:

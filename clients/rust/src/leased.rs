@@ -317,6 +317,7 @@ struct Unread<'a, C> {
 impl<C> Drop for Unread<'_, C> {
     /// Takes back the units of a future that was dropped before it could read that it has them.
     fn drop(&mut self) {
+        self.waiting.close(); // from now on, who serves it learns that nobody reads it
         let Ok(served) = self.waiting.try_recv() else { return };
         if let Some(share) = self.shared.shares().get_mut(self.key) {
             share.unspend(&self.shared.terms, self.shared.now(), &served);

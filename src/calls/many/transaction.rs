@@ -185,6 +185,8 @@ impl<'c> Request<'c> {
         if let Some(plan) = plan {
             plan.complete(&self.limiters, rows, false);
         }
+        // The reply may be a new key, in whose event other modules may act on these.
+        drop(decided);
         if let Some((mut key, until)) = reply {
             let combined = several::combine_rows(rows);
             announcements.push(Once::store(&mut key, rows, combined, self.unit, until));
@@ -205,6 +207,7 @@ impl<'c> Request<'c> {
         mut work: impl FnMut(&mut Handles) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut handles = Handles::default();
+        handles.renew(); // a call that ended in a panic may have left keys that are lost
         for _ in 0..ffi::ROUNDS {
             if self.is_disturbed() {
                 self.let_expire(call, &mut handles, access)?;
@@ -321,6 +324,7 @@ impl<'c> Request<'c> {
         }
         seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
         announcements.extend(seen.write(self.held(), &took));
+        drop(decided); // as above
         if let Some((mut key, until)) = reply {
             announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
         }
@@ -471,12 +475,16 @@ impl<'c> Request<'c> {
         let now = ffi::now();
         let all = self.limiters.iter().zip(0..).zip(written);
         for ((named, at), _) in all.filter(|(_, written)| written.is_some()) {
-            // If the key holds something else by now, it belongs to another module.
-            let Ok(mut key) = handles.open_alone(call, named.key, Access::Write) else { continue };
             let units = plan.and_then(|plan| plan.taken(at)).unwrap_or(named.limiter.units());
-            let limiter = named.limiter.with_units(units);
-            let Ok(pending) = limiter.give_back(&named.target(call, &key, now)) else { continue };
-            announcements.extend(named.limiter.write(&pending, &mut key, call));
+            let mut back = || {
+                handles.renew();
+                let mut key = handles.open_alone(call, named.key, Access::Write)?;
+                let pending = named.limiter.with_units(units).give_back(&named.target(call, &key, now))?;
+                announcements.extend(named.limiter.write(&pending, &mut key, call));
+                Ok(())
+            };
+            // If the key holds something else by now, it belongs to another module.
+            let _ = (0..ffi::ROUNDS).find(|_| !matches!(back(), Err(Error::Busy)));
         }
     }
 }

@@ -131,7 +131,8 @@ class _Attempts(Generic[T]):
         """Returns the pause before the next attempt, after an error. None if there is no other attempt."""
         pause, self._pause = self._pause, 2 * self._pause
         self._end += pause
-        late = time.monotonic() + pause >= min(self._last, self._end)
+        # A reply that is lost in silence takes the whole time of an attempt, and the call is repeated nevertheless.
+        late = time.monotonic() + pause >= (self._last if self._made == 1 else min(self._last, self._end))
         return None if late or self._made == self._most or not is_lost(errors, error) else pause
 
     def answer(self, answer: T) -> T:

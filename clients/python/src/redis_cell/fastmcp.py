@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import anyio
 from fastmcp import FastMCP
@@ -29,7 +29,7 @@ from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Counted, Lease
+from .limiters import Counted, Lease, of_kind, whole
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
@@ -84,12 +84,13 @@ class Rule:
             raise TypeError(f"limit must be a limit, such as Rate.per_minute(60), or Places, not {self.limit!r}")
         if self.per not in PERS:
             raise ValueError(f"per must be {', '.join(PERS)}, not {self.per!r}")
-        if isinstance(self.tools, str):
-            raise TypeError(f"tools must be several names, not {self.tools!r}")
+        tools = cast(object, self.tools)
+        if tools is not None and (isinstance(tools, str) or not isinstance(tools, Collection)):
+            raise TypeError(f"tools must be several names, not {tools!r}")
         if self.cost is not None and isinstance(self.limit, Places):
             raise ValueError("cost is for a limit of units: Places count calls")
-        if self.cost is not None and not 0 <= self.cost <= self.limit.limit:
-            raise ValueError(f"cost must be at least 0 and at most the limit, not {self.cost}")
+        if self.cost is not None:
+            whole(self.cost, "cost", 0, self.limit.limit)
 
 
 class RateLimitedError(MCPError):
@@ -124,8 +125,7 @@ def report_cost(units: int) -> None:
     A tool that reports nothing costs what its rule says, or nothing if it fails. Raises ValueError if `units` are below
     0. Without a rule with `cost`, or outside of a tool, it does nothing.
     """
-    if units < 0:
-        raise ValueError(f"units must be at least 0, not {units}")
+    whole(units, "units")
     if (cost := _reported.get()) is not None:
         cost.units = (cost.units or 0) + units
 
@@ -172,6 +172,12 @@ class RateLimits(Middleware):
         period: Seconds = 60,
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=True)
+        of_kind(rules, "rules", Mapping)
+        for name, function in (("client", client), ("session", session)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a function that takes the context of a call, not {function!r}")
+        if timeout is not None:
+            micros(timeout, "timeout")
         for name, rule in rules.items():
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"the rule {name!r} must be a Rule, not {rule!r}")
@@ -213,9 +219,9 @@ class RateLimits(Middleware):
         """Lists the tools. Logs which tools of rules are not among the first that are listed."""
         tools = await call_next(context)
         unseen, self._unseen = self._unseen, {}
-        known = {tool.name for tool in tools}
+        known, own = {tool.name for tool in tools}, context.fastmcp_context
         for tool, name in unseen.items():
-            if tool not in known:
+            if tool not in known and (own is None or await own.fastmcp.get_tool(tool) is None):
                 _log.warning("%s", _unknown(name, tool, known))
         return tools
 
@@ -325,7 +331,7 @@ class _Check(Provider):
 
 def _unknown(rule: str, tool: str, known: Collection[str]) -> str:
     likely = get_close_matches(tool, known, n=1)
-    hint = f"did you mean {likely[0]!r}?" if likely else f"its tools are {', '.join(sorted(known))}"
+    hint = f"did you mean {likely[0]!r}?" if likely else f"its tools are {', '.join(sorted(known)) or 'none'}"
     return f"the rule {rule!r} names the tool {tool!r}, which the server does not have: {hint}"
 
 

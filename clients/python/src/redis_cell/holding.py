@@ -85,21 +85,20 @@ class Holding:
         return Batch(quantity, quantity, first.sent, ends, first.answered)
 
     def unspend(self, now: Nanos, part: Batch) -> None:
-        """Takes units back that were spent and then not used, as many as may be held beside those requested since."""
+        """Takes units back that were spent and then not used. Lost are those that have ended since, and those that may
+        not be held beside the units requested since."""
+        self._expire(now)
         asked = self.asked.taken if self.asked is not None else 0
         part.left = min(part.left, self._room() - asked)
-        if part.left < 1:
+        if part.left < 1 or part.ends <= now:
             return
-        if self.current is not None:  # the batch of the units, or a younger one
-            part = Batch(
-                self.current.taken,
-                self.current.left + part.left,
-                part.sent,
-                min(self.current.ends, part.ends),
-                part.answered,
-            )
-        self.current = part
-        self._expire(now)
+        if (batch := self.current) is None:
+            self.current = part
+        elif batch.ends > part.ends and self.next is None and self.asked is None:
+            self.current, self.next = part, batch  # a younger batch, which lasts longer
+        else:
+            left, ends = batch.left + part.left, min(batch.ends, part.ends)
+            self.current = Batch(batch.taken, left, part.sent, ends, part.answered)
 
     def ask(self, now: Nanos, wanted: int) -> int:
         """Returns the units to request now: for a call that needs `wanted` units, or in advance. 0 if there are none.

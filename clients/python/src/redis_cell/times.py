@@ -16,7 +16,7 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
     elif isinstance(time, int):
         whole = time * 1_000_000
     elif not isinstance(cast(object, time), float):
-        raise TypeError(f"{name} must be a number of seconds, not {time!r}")
+        raise TypeError(f"{name} must be seconds or a timedelta, not {time!r}")
     else:
         try:
             whole = round(time * 1_000_000)

@@ -137,9 +137,9 @@ class Once:
     """Allows a call to be repeated: the server keeps its reply under `key` for `period`, and takes the units once.
 
     The client repeats the call if the reply is lost or the server is unavailable: up to `tries` attempts, after pauses
-    that start at `pause` and double. None begins later than half of `period` after the first, nor when the attempts
-    have taken five seconds beside the pauses and the timeout of the call. Use a separate key for each piece of work.
-    After an error, the call can be made again with the same key.
+    that start at `pause` and double. None begins later than half of `period` after the first, and none but the second
+    when the attempts have taken five seconds beside the pauses and the timeout of the call. Use a separate key for each
+    piece of work. After an error, the call can be made again with the same key.
     """
 
     key: Key
@@ -665,7 +665,7 @@ def settle(
     takes, words = takes_of(chains), _Words(chains, lease=0)
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
-    words.options(hold, once, "settled")
+    words.options(of_kind(hold, "hold", Hold), once, "settled")
     arguments, keys = words.rest(*_flow(flow, None))
     return Call(
         "CL.MSETTLE",
