@@ -604,20 +604,13 @@ function Book.part_after(hold, own, row, name, quantity)
     return part
 end
 
--- Returns the millisecond until which the parts are kept of a total that is forgotten at an instant: 100 times as long
--- as it has left, because calls without HOLD let it live on.
-function Book.kept_until(ends)
-    local millis = millis_of(ends)
-    return min(millis + 99 * (millis - millis_of(now)), 9223372036854)
-end
-
 -- Returns the millisecond until which a part can come back, or nil forever. `ends` is when a total is forgotten.
 function Book.lasts_until(part, ends)
     if part.word == 'total' then
         return nil
     end
-    local till = part.window and Book.moment_of(part.window) or part.till
-    return max(millis_of(part.till), part.word == 'idle' and ends and Book.kept_until(ends) or millis_of(till))
+    local till = part.window and Book.moment_of(part.window) or part.word == 'idle' and ends or part.till
+    return max(millis_of(part.till), millis_of(till))
 end
 
 -- Replaces what the owner of the call holds.
@@ -639,7 +632,7 @@ function Hold.plan(hold, rows, keys, count, verb, taken)
         local row = rows[k]
         local ends = row.kind == Fixed and row.store and row.store ~= DELETED and row.store.ends
         if hold.is_held[k] and row.limit.idle and ends then
-            hold.latest = max(hold.latest, Book.kept_until(ends)) -- what others hold comes back as long as the total lives
+            hold.latest = max(hold.latest, millis_of(ends)) -- what others hold comes back as long as the total lives
         end
         if verb ~= 'settle' and hold.period and row.kind ~= Lease then
             local part = Book.part_after(hold, hold.own[k], row, keys[k], taken(k))

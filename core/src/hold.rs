@@ -67,7 +67,6 @@
 //! their first bytes, cost 2.5 times as much: comparing names takes longer than comparing scores.
 
 use crate::fixed::Counter;
-use crate::window::LAST_MILLISECOND;
 use crate::{Error, Instant, Range, Span, Taken, Unit};
 
 /// The most parts under one key. An owner that is there may add to its own.
@@ -210,15 +209,6 @@ impl Part {
 /// [`Error::OutOfRange`] past the year 2262.
 pub fn end_of(now: Instant, period: Span) -> Result<Instant, Error> {
     now.checked_add(period).ok_or_else(|| HOLD.error())
-}
-
-/// The millisecond until which the parts of a total are kept that is forgotten at the millisecond `end`.
-///
-/// Calls without `HOLD` let the total live on, and do not see the parts. So these are kept 100 times as long
-/// as the total has left.
-pub fn kept_until(end: i64, now: Instant) -> i64 {
-    let left = end.saturating_sub(now.as_millis_ceil().cast_signed());
-    end.saturating_add(left.saturating_mul(99)).min(LAST_MILLISECOND.as_millis_ceil().cast_signed())
 }
 
 /// The difference by which a settlement of `used` units changes the fixed window `counter`, of which `part`

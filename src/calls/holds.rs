@@ -456,8 +456,8 @@ pub fn took(
             let is_total = window.limit.is_total();
             let idles = !window.limit.never_expires();
             let origin = if is_total { Origin::Total { idles } } else { Origin::Window { end: counter.end } };
-            let expiry = hold::kept_until(counter.end.as_millis_ceil().cast_signed(), now);
-            Took { quantity, origin, expiry: Some(expiry).filter(|_| idles) }
+            let expiry = counter.end.as_millis_ceil().cast_signed();
+            Took { quantity, origin, expiry: Some(expiry).filter(|_| !window.limit.never_expires()) }
         }
         // Nothing is taken: what is held of it stays as it is.
         (Limiter::Fixed(_), None) => {

@@ -67,7 +67,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Counts a part; of a total that is forgotten when it is idle, until the millisecond `expiry`.
+    /// Counts a part of a limiter whose own key expires at the millisecond `expiry`.
     pub fn add(&mut self, part: &Part, expiry: Option<i64>) {
         let window = match part.origin {
             Origin::Window { end } => end.as_millis_ceil().cast_signed(),

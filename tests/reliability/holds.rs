@@ -88,22 +88,6 @@ fn what_comes_back_comes_back_to_its_own_window() {
     }
 }
 
-/// Also if only calls that do not name the key of the holds let a total live on.
-#[test]
-fn what_is_held_of_an_idle_total_comes_back_as_long_as_the_total_lives() {
-    let mut clock = Clock::stopped();
-    let server = clock.start(Options::new());
-    let mut client = server.connect();
-    let call = |client: &mut Client, command: &str| client.get::<Vec<Vec<i64>>, _>(command);
-    call(&mut client, "CL.MTAKE q FIXED 1000 TOTAL IDLE 60 7 HOLD h 30 dead");
-    for _ in 0..100 {
-        clock.pass(59 * SECOND);
-        call(&mut client, "CL.MTAKE q FIXED 1000 TOTAL IDLE 60 1");
-    }
-    call(&mut client, "CL.MTAKE q FIXED 1000 TOTAL IDLE 60 0 HOLD h");
-    assert_eq!((client.int("GET q"), client.int("EXISTS h")), (100, 0));
-}
-
 /// At each step, what is counted is what is held and what was used, and is within the limit but for debts. At
 /// the end, all owners have died, and what is counted is what was used. The server is killed several times.
 #[test]
