@@ -419,7 +419,7 @@ function Hold.prolong(hold, k, row)
         return
     end
     local total = store
-    if not total and hold.own[k] and row.state and (not row.state.ends or row.state.ends > now) then
+    if not total and hold.own[k] and row.state and row.state.ends and row.state.ends > now then
         total = row.state
     end
     local till = total and instant_of_millis(millis_of(hold.till))
@@ -595,7 +595,7 @@ function Book.part_after(hold, own, row, name, quantity)
     end
     part.earlier, part.latest = zero, quantity
     if own and (own.at ~= nil) == (part.at ~= nil) then
-        if not own.at and own.word == part.word and own.window == part.window then
+        if not own.at and own.window == part.window then -- a total is one, whether the calls name IDLE or not
             part.earlier, part.latest = own.earlier, own.latest + quantity
         else
             part.earlier = own.earlier + own.latest

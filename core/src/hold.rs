@@ -159,8 +159,8 @@ impl Part {
         // What was taken of another kind of limiter is void.
         Ok(Some(match renewed.filter(|part| part.is_of_rate() == new.is_of_rate()) {
             None => new,
-            Some(part) if part.origin == origin && !part.is_of_rate() => {
-                Self { last: part.last.saturating_add(quantity), ..part }
+            Some(part) if part.is_of_same_window(&new) => {
+                Self { last: part.last.saturating_add(quantity), origin, ..part }
             }
             Some(part) => Self { earlier: part.held(), ..new },
         }))
@@ -181,6 +181,15 @@ impl Part {
     #[must_use]
     pub const fn ended(self, now: Instant) -> Self {
         Self { end: now, ..self }
+    }
+
+    /// Whether both parts are of one window. A total is one, whether the calls name IDLE or not.
+    fn is_of_same_window(&self, other: &Self) -> bool {
+        match (self.origin, other.origin) {
+            (Origin::Total { .. }, Origin::Total { .. }) => true,
+            (Origin::Window { end }, Origin::Window { end: other }) => end == other,
+            _ => false,
+        }
     }
 
     /// Whether its units can come back at any time.

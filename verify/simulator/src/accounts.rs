@@ -43,6 +43,12 @@ impl Held {
         self.earlier + self.last
     }
 
+    /// A total is one window, whether the calls name IDLE or not.
+    fn is_of_same_window(&self, other: &Self) -> bool {
+        let is_total = |held: &Self| matches!(held.origin, Origin::Total(_));
+        is_total(self) && is_total(other) || self.origin == other.origin && !self.is_rate()
+    }
+
     fn has_ended(&self, now: i128) -> bool {
         self.end <= now || self.end - now > self.period
     }
@@ -152,7 +158,7 @@ impl Decided {
 fn is_foreign(part: &Part, held: &Held) -> bool {
     held.key == part.key
         && match &part.limit {
-            Limit::Fixed { window: Window::Total(idle), .. } => held.origin != Origin::Total(idle.is_some()),
+            Limit::Fixed { window: Window::Total(_), .. } => !matches!(held.origin, Origin::Total(_)),
             Limit::Fixed { .. } => !matches!(held.origin, Origin::Window(_)),
             Limit::Lease { .. } => true,
             _ => !held.is_rate(),
@@ -423,7 +429,7 @@ fn hold(call: &Call, model: &Model, book: &mut Vec<Held>, takes: &[Option<i128>]
             None if units == 0 => {}
             None => book.push(new),
             Some(before) if units == 0 => book.push(Held { end: new.end, period: new.period, ..before }),
-            Some(before) if before.origin == new.origin && !before.is_rate() => {
+            Some(before) if before.is_of_same_window(&new) => {
                 book.push(Held { earlier: before.earlier, last: before.last + units, ..new });
             }
             Some(before) => book.push(Held { earlier: before.units(), ..new }),
