@@ -304,6 +304,21 @@ def test_an_unavailable_server_is_the_choice_of_the_guard(caplog: pytest.LogCapt
             closed.hold(1).__enter__()
 
 
+def test_a_hold_is_for_one_block(server: servers.Server) -> None:
+    with server.admin as admin:
+        admin.flushall()
+        account = Account(Cell(admin), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS)
+        hold = account.hold(5)
+        with hold:
+            hold.used(3)
+        with pytest.raises(RuntimeError, match="a hold is for one block"), hold:
+            pass
+        for _ in range(3):  # an owner may come again
+            with account.hold(5, owner="me"):
+                pass
+        assert account.peek().combined.remaining == 100 - 3 - 15
+
+
 def test_mistakes_are_named(server: servers.Server) -> None:
     fixed, cell = Fixed.total(10), FakeCell()
     one = Take("a", fixed)

@@ -77,8 +77,10 @@ class Block(Generic[Q]):
         self._account = account
         self._hold = wire.Hold(account.holds, secrets.token_hex(8) if owner is None else owner, account.period)
         self._seconds = micros(account.period, "period") / 1_000_000
+        self._token = secrets.token_hex(8).encode()
         self._again = 0.0
 
+    _is_entered = False
     refusal: Together[Answer] | None = None
     """The answer to the last call for units, if it was refused."""
     answer: Together[Answer]
@@ -106,6 +108,9 @@ class Block(Generic[Q]):
         return answer.or_raise()
 
     def _enter(self) -> Steps[None]:
+        if self._is_entered:
+            raise RuntimeError("a hold is for one block, whose settlement ends it: make another one for another block")
+        self._is_entered = True
         self.answer = yield from self._take(self.quantity)
 
     def _renew(self) -> Steps[None]:
@@ -113,9 +118,9 @@ class Block(Generic[Q]):
         yield from self._run(wire.mtake(*map(_renewal, self._of(self.quantity)), hold=self._hold))
 
     def _settle(self, failed: bool) -> Steps[None]:
-        key, owner = (name.encode() if isinstance(name, str) else name for name in (self._hold.key, self._hold.owner))
-        # A settlement that arrives twice would charge twice what was used.
-        once = Once(key + b":" + owner, max(KEPT, self._seconds))
+        key = self._hold.key.encode() if isinstance(self._hold.key, str) else self._hold.key
+        # A settlement that arrives twice would charge twice what was used. An owner may have several, one by one.
+        once = Once(key + b":" + self._token, max(KEPT, self._seconds))
         used = self._settled(self._spent(failed))
         self.settled = yield from self._run(wire.settle(*used, hold=self._hold, once=once))
 

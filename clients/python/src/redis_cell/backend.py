@@ -77,7 +77,7 @@ def explained(error: Exception, call: Call[Any]) -> Exception:
     """Returns an error of the server that says what a user needs to know, or the error itself."""
     if is_unknown_command(error):
         return type(error)(f"the server has not loaded redis-cell, which {call.name} needs")
-    if "WRONGTYPE" in str(error):
+    if "WRONGTYPE" in str(error) or "does not hold this limiter's state" in str(error):
         return type(error)(f"{error}: {call.name} {call.key!r}{' ...' if call.name in {*SEVERAL, 'CL.BMTAKE'} else ''}")
     return error
 

@@ -87,6 +87,8 @@ class Rule:
         tools = cast(object, self.tools)
         if tools is not None and (isinstance(tools, str) or not isinstance(tools, Collection)):
             raise TypeError(f"tools must be several names, not {tools!r}")
+        if self.tools is not None and not self.tools:
+            raise ValueError("tools must be names of tools, or None for all")
         if self.cost is not None and isinstance(self.limit, Places):
             raise ValueError("cost is for a limit of units: Places count calls")
         if self.cost is not None:
