@@ -52,6 +52,7 @@ const KNOW_ALL_KINDS: &[&str] = &[
     "tests/functions/calls.rs",
     "tests/live/several.rs",
     "tests/reliability/clock.rs",
+    "tests/reliability/exact.rs",
     "tests/reliability/nested.c",
     "verify/simulator/src/contract.rs",
     "verify/simulator/src/writer.rs",

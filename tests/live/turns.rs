@@ -387,3 +387,31 @@ fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
         wait_for_blocked(&mut client, 0);
     }
 }
+
+#[test]
+fn flushes_move_the_queues_of_their_database_only() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let wait_in = |client: &mut Client, db| {
+        client.call(&format!("SELECT {db}"));
+        client.call("FLUSHDB");
+        client.call(&format!("CL.THROTTLE k{db} {HOURLY}"));
+        let before: usize = client.info("blocked_clients").parse().unwrap();
+        let waiter = Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k{db} {HOURLY} 1 0"));
+        wait_for_blocked(client, before + 1);
+        waiter
+    };
+    let mut waiters = [0, 1].map(|db| wait_in(&mut client, db));
+    client.call("FLUSHDB");
+    assert!(waiters[1].answer().starts_with("0 1 0 -1 "));
+    for swap in ["SWAPDB 2 9", "SWAPDB 9 2"] {
+        let swapped = [2, 9].map(|db| wait_in(&mut client, db));
+        client.call(swap);
+        for mut waiter in swapped {
+            assert!(waiter.answer().starts_with("0 1 0 -1 "), "{swap}");
+        }
+    }
+    assert!(waiters[0].is_waiting());
+    client.call("FLUSHALL ASYNC");
+    assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
+}

@@ -751,7 +751,12 @@ impl Writer {
                 _ => Step::Evict(self.some_key().name.into_bytes()),
             },
             _ => {
-                let key = self.some_key().name.into_bytes();
+                let key = match self.random.u8(..8) {
+                    0 => format!("{}once{}", self.tag, self.random.u8(..4)),
+                    1 => format!("{}h0", self.tag),
+                    _ => self.some_key().name,
+                };
+                let key = key.into_bytes();
                 let line = match self.random.u8(..4) {
                     0 => self.native(),
                     1 => self.several(),
