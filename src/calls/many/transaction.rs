@@ -185,9 +185,9 @@ impl<'c> Request<'c> {
         if let Some(plan) = plan {
             plan.complete(&self.limiters, rows, false);
         }
-        // The reply may be a new key, in whose event other modules may act on these.
-        drop(decided);
         if let Some((mut key, until)) = reply {
+            // The reply may be a new key, in whose event other modules may act on these.
+            decided.clear();
             let combined = several::combine_rows(rows);
             announcements.push(Once::store(&mut key, rows, combined, self.unit, until));
         }
@@ -324,8 +324,8 @@ impl<'c> Request<'c> {
         }
         seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
         announcements.extend(seen.write(self.held(), &took));
-        drop(decided); // as above
         if let Some((mut key, until)) = reply {
+            decided.clear(); // as in `attempt`
             announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
         }
         Ok(end)
