@@ -187,7 +187,7 @@ def test_mistakes_are_told_as_such() -> None:
         ({"limit": {"a": Lease(1, lease=1, holder="x")}}, "limit must be Rate, Bucket"),
         ({"key": "user"}, "key must be a function, not 'user'"),
         ({"quantity": "2"}, "quantity must be a whole number, not '2'"),
-        ({"timeout": "20"}, "timeout must be a number of seconds, not '20'"),
+        ({"timeout": "20"}, "timeout must be seconds or a timedelta, not '20'"),
     ]
     for options, message in wrong:
         with pytest.raises(TypeError, match=message):

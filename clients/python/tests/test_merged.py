@@ -674,6 +674,7 @@ def test_a_child_process_begins_without_callers(server: servers.Server) -> None:
     thread = threading.Thread(target=lambda: merged.throttle("hot", RATE))
     thread.start()
     servers.wait_until(lambda: merged._rows)  # pyright: ignore[reportPrivateUsage]
+    time.sleep(0.2)  # the thread waits for its reply by now, and has no lock of the client's pool
     child = os.fork()
     if child == 0:
         try:
@@ -686,4 +687,6 @@ def test_a_child_process_begins_without_callers(server: servers.Server) -> None:
     end = time.monotonic() + PATIENCE
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
         time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
     assert ended == (child, 0)
