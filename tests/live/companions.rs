@@ -158,38 +158,3 @@ fn a_state_of_redis_cell_is_understood() {
     assert_eq!(client.ints("CL.REFUND k 9 10 3600 2")[..3], [0, 10, 9]);
     assert_eq!(client.ints("CL.CHARGE k 9 10 3600 10")[..3], [1, 10, 0]);
 }
-
-/// Of each command: a string, a hash, a sorted set, and the keys of `HOLD` and `ONCE`.
-#[test]
-fn those_who_watch_a_key_notice_each_write_and_nothing_else() {
-    let server = Server::start();
-    let (mut watcher, mut other) = (server.connect(), server.connect());
-    for (key, call, changes) in [
-        ("k", "CL.CHARGE k 9 10 3600 4", true),
-        ("k", "CL.PEEK k 9 10 3600", false),
-        ("k", "CL.REFUND k 9 10 3600 0", false),
-        ("k", "CL.REFUND k 9 10 3600 100", true),
-        ("k", "CL.REFUND k 9 10 3600 100", false),
-        ("b", "CL.BUCKET b 9 10 3600 9", true),
-        ("b", "CL.BUCKET b 9 10 3600 9", false),
-        ("w", "CL.WINDOW w 9 3600 9", true),
-        ("w", "CL.WINDOW w 9 3600 9", false),
-        ("l", "CL.LOG l 9 3600 9", true),
-        ("l", "CL.LOG l 9 3600 9", false),
-        ("p", "CL.ACQUIRE p 1 3600 a", true),
-        ("p", "CL.ACQUIRE p 1 3600 b", false),
-        ("p", "CL.RELEASE p a", true),
-        ("f", "CL.FIXED f 9 3600 9", true),
-        ("f", "CL.FIXED f 9 3600 9", false),
-        ("h", "CL.MTAKE q FIXED 9 TOTAL 4 HOLD h 60 o", true),
-        ("q", "CL.MSETTLE q FIXED 9 TOTAL 2 HOLD h o", true),
-        ("o", "CL.MTAKE q FIXED 9 TOTAL 4 ONCE o 60", true),
-        ("q", "CL.MTAKE q FIXED 9 TOTAL 4 ONCE o 60", false),
-    ] {
-        watcher.call(&format!("WATCH {key}"));
-        other.call(call);
-        watcher.call("MULTI");
-        watcher.call("PING");
-        assert_eq!(watcher.call("EXEC") == Value::Nil, changes, "{call}");
-    }
-}

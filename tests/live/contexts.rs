@@ -1,6 +1,6 @@
 //! Contexts of the command: transactions, scripts, functions, both protocols.
 
-use crate::common::{Server, Words, ints, requires};
+use crate::common::{Client, Server, Words, ints, requires};
 use redis::Value;
 
 const LIMIT: &str = "4 5 3600";
@@ -46,6 +46,15 @@ fn in_a_transaction() {
     assert_eq!(client.int("EXISTS discarded"), 0);
 }
 
+/// Whether who watches a key notices what `act` does.
+fn notices(watcher: &mut Client, key: &str, act: impl FnOnce()) -> bool {
+    watcher.call(&["WATCH", key]);
+    act();
+    watcher.call("MULTI");
+    watcher.call("PING");
+    watcher.call("EXEC") == Value::Nil
+}
+
 #[test]
 fn a_watch_notices_what_is_taken_and_nothing_else() {
     let server = Server::start();
@@ -67,14 +76,42 @@ fn a_watch_notices_what_is_taken_and_nothing_else() {
             if !fresh {
                 other.throttle_checked(key, "4 5 3600");
             }
-            watcher.call(&["WATCH", key]);
-            let _ = other.ask(&format!("CL.THROTTLE {key} {call}"));
-            watcher.call("MULTI");
-            watcher.call("PING");
-            let aborted = watcher.call("EXEC") == Value::Nil;
-            assert_eq!(aborted, changes, "WATCH {key}, then CL.THROTTLE {key} {call} (fresh: {fresh})");
+            let call = format!("CL.THROTTLE {key} {call}");
+            let aborted = notices(&mut watcher, key, || drop(other.ask(&call)));
+            assert_eq!(aborted, changes, "WATCH {key}, then {call} (fresh: {fresh})");
             other.call(&["DEL", key]);
         }
+    }
+}
+
+/// Of each command: a string, a hash, a sorted set, and the keys of `HOLD` and `ONCE`.
+#[test]
+fn those_who_watch_a_key_notice_each_write_and_nothing_else() {
+    let server = Server::start();
+    let (mut watcher, mut other) = (server.connect(), server.connect());
+    for (key, call, changes) in [
+        ("k", "CL.CHARGE k 9 10 3600 4", true),
+        ("k", "CL.PEEK k 9 10 3600", false),
+        ("k", "CL.REFUND k 9 10 3600 0", false),
+        ("k", "CL.REFUND k 9 10 3600 100", true),
+        ("k", "CL.REFUND k 9 10 3600 100", false),
+        ("b", "CL.BUCKET b 9 10 3600 9", true),
+        ("b", "CL.BUCKET b 9 10 3600 9", false),
+        ("w", "CL.WINDOW w 9 3600 9", true),
+        ("w", "CL.WINDOW w 9 3600 9", false),
+        ("l", "CL.LOG l 9 3600 9", true),
+        ("l", "CL.LOG l 9 3600 9", false),
+        ("p", "CL.ACQUIRE p 1 3600 a", true),
+        ("p", "CL.ACQUIRE p 1 3600 b", false),
+        ("p", "CL.RELEASE p a", true),
+        ("f", "CL.FIXED f 9 3600 9", true),
+        ("f", "CL.FIXED f 9 3600 9", false),
+        ("h", "CL.MTAKE q FIXED 9 TOTAL 4 HOLD h 60 o", true),
+        ("q", "CL.MSETTLE q FIXED 9 TOTAL 2 HOLD h o", true),
+        ("o", "CL.MTAKE q FIXED 9 TOTAL 4 ONCE o 60", true),
+        ("q", "CL.MTAKE q FIXED 9 TOTAL 4 ONCE o 60", false),
+    ] {
+        assert_eq!(notices(&mut watcher, key, || drop(other.call(call))), changes, "{call}");
     }
 }
 
