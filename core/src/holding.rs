@@ -74,7 +74,11 @@ struct Batch {
 
 /// Units that were spent and may come back: see [`Holding::part`].
 #[derive(Clone, Copy, Debug)]
-pub struct Part(Batch);
+pub struct Part {
+    batch: Batch,
+    /// The calls for units before they were spent.
+    calls: u64,
+}
 
 /// What happens to a quantity that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +129,11 @@ pub struct Holding {
     not_before: Instant,
     /// The time between two calls, while there are fewer units than clients want.
     pause: Span,
+    /// The calls for units so far.
+    calls: u64,
+    /// The units that may come back, beside those that the last call found and requested: at most
+    /// [`Terms::most`] in all.
+    spare: i64,
 }
 
 impl Holding {
@@ -171,17 +180,26 @@ impl Holding {
         self.expire(terms, now);
         let first = self.current?;
         let ends = self.next.map_or(first.ends, |next| next.ends.min(first.ends));
-        Some(Part(Batch { taken: quantity, left: quantity, ends, ..first }))
+        Some(Part { batch: Batch { taken: quantity, left: quantity, ends, ..first }, calls: self.calls })
     }
 
     /// Takes units back that were spent for a caller that has left before it could use them. Lost are those
-    /// that have ended since, and those that may not be held beside the units requested since.
-    pub fn unspend(&mut self, terms: &Terms, now: Instant, Part(part): Part) {
+    /// that have ended since, those that may not be held beside the units requested since, and those spent
+    /// before the last two calls for units.
+    pub fn unspend(&mut self, terms: &Terms, now: Instant, Part { batch: part, calls }: Part) {
         self.expire(terms, now);
         let asked = self.asked.map_or(0, |asked| asked.taken);
-        let left = part.left.min(self.room(terms).saturating_sub(asked));
+        let mut left = part.left.min(self.room(terms).saturating_sub(asked));
+        // A call counts the units spent before it as used, and requests others in their place. Those others
+        // may be spent by now, and the room for them free again: only what was spare then may come back.
+        if calls != self.calls {
+            left = left.min(if calls.checked_add(1) == Some(self.calls) { self.spare } else { 0 });
+        }
         if left < 1 || part.ends <= now {
             return;
+        }
+        if calls != self.calls {
+            self.spare = self.spare.saturating_sub(left);
         }
         self.current = Some(match self.current {
             None => Batch { left, ..part },
@@ -222,6 +240,8 @@ impl Holding {
         }
         let ends = now.checked_add(terms.hold).unwrap_or(Instant::MAX);
         self.asked = Some(Batch { taken: size, left: size, sent: now, ends, answered: None });
+        self.calls = self.calls.saturating_add(1);
+        self.spare = self.room(terms).saturating_sub(size);
         Some(size)
     }
 

@@ -394,6 +394,15 @@ proptest! {
     }
 }
 
+/// Found by the property: a client held units, and came back to as many that it had requested in their place.
+#[test]
+fn units_of_callers_that_leave_come_back_in_no_place_of_others() {
+    let seed = 10_102_865_764_184_340_652;
+    let numbers =
+        Numbers { limit: 5, interval: 1, clients: 1, most: 2, least: 1, hold: 8, reply: 2, ticks: 120, seed };
+    assert_eq!(World::new(numbers, Defect::None).run(), None);
+}
+
 /// The milliseconds of a window.
 const WINDOW: i64 = 50;
 

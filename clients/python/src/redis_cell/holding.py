@@ -37,6 +37,8 @@ class Batch:
     """When the units cannot be spent any more: the hold is over, or the window ends."""
     answered: Nanos | None = None
     """When the answer arrived, if the window of the units certainly lasts longer than a call takes."""
+    calls: int = 0
+    """Of units that were spent: the calls for units before that."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,8 @@ class Holding:
     size: int = 0
     not_before: Nanos = 0
     pause: Nanos = 0
+    calls: int = 0
+    spare: int = 0
 
     def spend(self, now: Nanos, quantity: int) -> Nanos | None:
         """Spends held units: 0. Otherwise the wait of the last refusal, or None if the server must decide."""
@@ -82,16 +86,20 @@ class Holding:
         if (first := self.current) is None:
             return None
         ends = min(first.ends, (self.next or first).ends)
-        return Batch(quantity, quantity, first.sent, ends, first.answered)
+        return Batch(quantity, quantity, first.sent, ends, first.answered, self.calls)
 
     def unspend(self, now: Nanos, part: Batch) -> None:
-        """Takes units back that were spent and then not used. Lost are those that have ended since, and those that may
-        not be held beside the units requested since."""
+        """Takes units back that were spent and then not used. Lost are those that have ended since, those that may not
+        be held beside the units requested since, and those spent before the last two calls for units."""
         self._expire(now)
         asked = self.asked.taken if self.asked is not None else 0
         part.left = min(part.left, self._room() - asked)
+        if later := self.calls - part.calls:
+            part.left = min(part.left, self.spare if later == 1 else 0)
         if part.left < 1 or part.ends <= now:
             return
+        if later:
+            self.spare -= part.left
         if (batch := self.current) is None:
             self.current = part
         elif batch.ends > part.ends and self.next is None and self.asked is None:
@@ -118,6 +126,8 @@ class Holding:
         if size < 1:
             return 0
         self.asked = Batch(size, size, now, now + self.terms.hold)
+        self.calls += 1
+        self.spare = self._room() - size
         return size
 
     def answered(self, now: Nanos, taken: int, retry_after: Nanos, lasts: Nanos | None = None) -> None:
