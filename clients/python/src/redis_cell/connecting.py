@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,8 +16,8 @@ from typing import Any
 
 _seconds: ContextVar[float | None] = ContextVar("_seconds", default=None)
 """The time to connect, while this thread or task gets a connection for a call of this package."""
-_prepared: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The pools that make connections with a time to connect."""
+TIMED = "_is_timed"
+"""The mark of the classes of connections that have a time to connect."""
 
 
 def library(client: object) -> Any:
@@ -60,7 +59,7 @@ def _connect_in_time(connection: Any, connect: Callable[[], None], seconds: floa
         set_timeouts(*timeouts)
     # The socket and its reader have copies of the timeout.
     connection._sock.settimeout(connection.socket_timeout)
-    buffer = getattr(connection._parser, "_buffer", None)
+    buffer: Any = getattr(connection._parser, "_buffer", None)
     if hasattr(buffer, "socket_timeout"):
         buffer.socket_timeout = connection.socket_timeout
     else:
@@ -91,29 +90,31 @@ def _timed(kind: Any) -> Any:
     def connect(self: Any) -> None:
         seconds = _seconds.get()
         if seconds is None or self._sock is not None:
-            return kind.connect(self)
-        return _connect_in_time(self, partial(kind.connect, self), seconds)
+            kind.connect(self)
+        else:
+            _connect_in_time(self, partial(kind.connect, self), seconds)
 
     async def async_connect(self: Any) -> None:
         seconds = _seconds.get()
         if seconds is None or self.is_connected:
-            return await kind.connect(self)
-        return await _in_time(self, partial(kind.connect, self), seconds)
+            await kind.connect(self)
+        else:
+            await _in_time(self, partial(kind.connect, self), seconds)
 
     own = async_connect if iscoroutinefunction(kind.connect) else connect
-    return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, "connect": own})
+    return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, "connect": own, TIMED: True})
 
 
 @contextmanager
 def _connecting(pool: Any, seconds: float) -> Generator[None, None, None]:
-    if pool not in _prepared:
-        _prepared.add(pool)
-        kind = pool.connection_class
-        pool.connection_class = _timed(kind)
+    kind = pool.connection_class
+    if TIMED not in vars(kind):
+        timed = _timed(kind)
         for name in ("_available_connections", "_in_use_connections", "_connections"):
             for connection in list(getattr(pool, name, ())):
                 if type(connection) is kind:
-                    connection.__class__ = pool.connection_class
+                    connection.__class__ = timed
+        pool.connection_class = timed
     token = _seconds.set(seconds)
     try:
         yield
