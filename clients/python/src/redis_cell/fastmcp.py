@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-import anyio
 from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_access_token, get_context, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -297,9 +296,7 @@ class RateLimits(Middleware):
         finally:
             _reported.reset(token)
             renewing.cancel()
-            # FastMCP cancels by a scope, and others cancel the task.
-            with anyio.CancelScope(shield=True):
-                await steps.to_its_end(call.end(tool, cost, failed))
+            await steps.to_its_end(call.end(tool, cost, failed))
 
     def _refusal(
         self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]
