@@ -28,7 +28,7 @@ from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Counted, Lease, of_kind, whole
+from .limiters import Counted, Lease, function, of_kind, whole
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
@@ -174,9 +174,9 @@ class RateLimits(Middleware):
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=True)
         of_kind(rules, "rules", Mapping)
-        for name, function in (("client", client), ("session", session)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function that takes the context of a call, not {function!r}")
+        for name, given in (("client", client), ("session", session)):
+            if given is not None:
+                function(given, name)
         if timeout is not None:
             micros(timeout, "timeout")
         for name, rule in rules.items():
