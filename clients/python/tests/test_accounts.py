@@ -157,7 +157,9 @@ async def test_what_a_block_has_used_is_charged_however_it_ends(way: Way) -> Non
         hold.used(-1)
 
 
-async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(way: Way) -> None:
+async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(
+    way: Way, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wallet = Take("{a}:wallet", Fixed.total(1000), 0)
     busy = Lease(1, lease=60, holder="me")
     account = way.account(lambda units: (Take(wallet.key, wallet.limit, units), Take("{a}:busy", busy)), period=30)
@@ -178,6 +180,12 @@ async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(way: Way) ->
             hold._again = 0.0
             assert list(hold.over(range(3))) == [0, 1, 2]
         assert hold._again and hold.quantity == 150 and await way.left(wallet) == [850]
+        # A renewal that fails does not end the stream.
+        hold._again = 0.0
+        with monkeypatch.context() as patch:
+            patch.setattr(way.cell, "run", None)
+            assert [item async for item in hold.over(items())] if way.awaited else list(hold.over(range(3)))
+        assert caplog.text.count("a hold of '{a}:holds' was not renewed") == 1
         hold.used(120)
     assert await way.left(wallet, Take("{a}:busy", busy)) == [880, 1]
 
@@ -313,6 +321,9 @@ def test_a_hold_is_for_one_block(server: servers.Server) -> None:
             hold.used(3)
         with pytest.raises(RuntimeError, match="a hold is for one block"), hold:
             pass
+        for late in (hold.used, hold.more):
+            with pytest.raises(RuntimeError, match="the block of this hold has ended"):
+                late(1)
         for _ in range(3):  # an owner may come again
             with account.hold(5, owner="me"):
                 pass

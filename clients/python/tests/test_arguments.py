@@ -21,9 +21,9 @@ from redis_cell import (
     Call,
     Cell,
     Else,
+    FailClosed,
     FailOpen,
     Fixed,
-    Guard,
     Hold,
     Lease,
     Leased,
@@ -41,14 +41,21 @@ from redis_cell import (
     Together,
     Window,
     limited,
+    observe,
     wait,
     wire,
 )
+from redis_cell.limiters import Calendar
 from redis_cell.testing import FakeCell
 from redis_cell.times import micros, micros_up
 
 RATE: Any = Rate(1, per=1)
 CELL: Any = Cell(redis.Redis())
+
+
+def extra(name: str) -> Any:
+    """Returns a module that needs another package, which the oldest versions do not have."""
+    return pytest.importorskip(f"redis_cell.{name}", exc_type=ImportError)
 
 
 def take(units: int) -> Take:
@@ -84,6 +91,31 @@ def test_a_rate_without_a_burst_admits_its_count_at_once() -> None:
         (lambda: wire.mpeek(Take("k", Rate(1, per=1), shadow=True)), "shadow is for mtake"),
         (lambda: wire.bthrottle("k", Rate(1, per=1), timeout=0), "timeout must be at least"),
         (lambda: wire.top(0), "count must be at least 1"),
+        (lambda: Account(FakeCell(), lambda n: (), holds="h").peek(), "pools must return at least one limiter"),
+        # What the server refuses, the fakes and Local refuse too.
+        (lambda: Rate(2**63, per=10**6), "count must be at least 1 and at most"),
+        (lambda: Rate(2000, per=1e-6), "count must be at least 1 and at most 1000"),
+        (lambda: Rate(1, per=1000, burst=9_223_372), "burst . 1 must be at least 0 and at most 9223372"),
+        (lambda: Rate(1, per=10**10), "per must be at most 292 years"),
+        (lambda: Bucket(9_223_373, count=1, per=1000), "capacity must be at least 0 and at most 9223372"),
+        (lambda: Fixed(2**63, per=1), "limit must be at least 1 and at most"),
+        (lambda: Fixed(1, until=datetime(2300, 1, 1, tzinfo=timezone.utc)), "until must be at most 292 years"),
+        (lambda: Fixed.total(1, idle=10**10), "idle must be at most 292 years"),
+        (lambda: Fixed.per_day(1, utc_offset=timedelta(hours=15)), "utc_offset must be at most 14 hours"),
+        (lambda: Fixed.per_week(1, first_day=8), "first_day must be at least 1 and at most 7"),
+        (lambda: Fixed.per_month(1, first_day=32), "first_day must be at least 1 and at most 31"),
+        (lambda: Fixed(1, per=Calendar("DAY", first_day=1)), "first_day is for WEEK and MONTH"),
+        (lambda: Log(1_000_001, per=1), "limit must be at least 1 and at most 1000000"),
+        (lambda: Lease(2**63, lease=1, holder="a"), "places must be at least 1 and at most"),
+        (lambda: Take("k", Rate(1, per=1000), 9_223_373), "quantity must be at least 0 and at most 9223372"),
+        (lambda: wire.charge("k", Rate(1, per=1000), 9_223_373), "quantity must be at least 0 and at most 9223372"),
+        (lambda: wire.refund("k", Rate(1, per=1000), 9_223_373), "quantity must be at least 0 and at most 9223372"),
+        (lambda: Settle("k", Rate(1, per=1000), 9_223_373), "difference must be at least 0 and at most 9223372"),
+        (lambda: Settle("k", Log(1, per=1), 10_001), "difference must be .* at most 10000"),
+        (lambda: wire.mtake(Take("k", RATE), Take(b"k", Fixed(1, per=1))), "the same key is named twice"),
+        (lambda: wire.mtake(Else(Take("k", RATE), Take("k", RATE))), "the same key is named twice"),
+        (lambda: wire.mtake(Take("k", Fixed(1, per=1)), hold=Hold("k", "a", 1)), "the same key is named twice"),
+        (lambda: wire.msettle(Settle("k", RATE, 1), Settle("k", RATE, 1)), "the same key is named twice"),
     ],
 )
 def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
@@ -148,7 +180,8 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: Hold("h", 7, 1), "owner must be str or bytes, not 7"),
         (lambda: Once("o", "600"), "period must be seconds or a timedelta, not '600'"),
         (lambda: Once("o", 600, tries="5"), "tries must be a whole number, not '5'"),
-        (lambda: Account(FakeCell(), 5, holds="h"), "pools must be a function that returns the limiters"),
+        (lambda: Account(FakeCell(), 5, holds="h"), "pools must be a function, not 5"),
+        (lambda: Account(FakeCell(), take, holds=5), "holds must be str or bytes, not 5"),
         (lambda: Account(FakeCell(), lambda n: 5, holds="h").peek(), "a limiter of a call must be Take, Spill or Else"),
         (lambda: Account(FakeCell(), take, holds="h").hold("5").__enter__(), "quantity must be a whole number"),
         (lambda: Account(FakeCell(), take, holds="h").hold(5).used("5"), "quantity must be a whole number, not '5'"),
@@ -160,7 +193,15 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: Budget(FakeCell(), "r", tokens=5, tools=5), "tools must be several names, not 5"),
         (lambda: Budget(FakeCell(), "r", tokens=5, idle="x"), "idle must be seconds or a timedelta, not 'x'"),
         (lambda: Local(share="4"), "share must be a whole number, not '4'"),
-        (lambda: Guard(CELL, when_unavailable=FailOpen("1")), "ask_again must be seconds or a timedelta, not '1'"),
+        (lambda: Local(share=4, ask_again="1"), "ask_again must be seconds or a timedelta, not '1'"),
+        (lambda: FailOpen(ask_again="1"), "ask_again must be seconds or a timedelta, not '1'"),
+        (lambda: FailClosed("1"), "ask_again must be seconds or a timedelta, not '1'"),
+        (lambda: observe(FakeCell(), on_refusal="print"), "on_refusal must be a function, not 'print'"),
+        (lambda: extra("fastapi").RateLimitMiddleware(None, limit=5), "limit must be RateLimit, not 5"),
+        (
+            lambda: extra("langchain").RateLimiter(CELL, "q", RATE, timeout="3"),
+            "timeout must be seconds or a timedelta, not '3'",
+        ),
         (lambda: Leased(CELL, Log(1, per=1), least=1, most=1, hold=1), "limit must be Rate, Fixed or Window, not Log"),
         (lambda: Leased(CELL, RATE, least="1", most=1, hold=1), "least must be a whole number, not '1'"),
         (lambda: Leased(CELL, RATE, least=1, most=1, hold=1).take("q", "2"), "quantity must be a whole number"),

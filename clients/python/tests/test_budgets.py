@@ -116,6 +116,19 @@ def test_a_warning_comes_once(server: servers.Server) -> None:
         assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
 
 
+def test_a_warning_that_fails_changes_no_charge(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(warning: BudgetWarning) -> None:
+        raise KeyError(warning.share)
+
+    budget = Budget(FakeCell(), "run:4", tokens=1000, warn_at=(0.5,), on_warning=fails)
+    with budget.step("search", tokens=600) as step:
+        pass
+    assert step.settled and "was not charged" not in caplog.text
+    assert "was settled, but its warnings failed" in caplog.text and "KeyError: 0.5" in caplog.text
+    with pytest.raises(RuntimeError, match="the block of this hold has ended"):
+        step.used(tokens=1)
+
+
 async def test_agents_in_parallel_never_overspend(server: servers.Server) -> None:
     async with redis.asyncio.Redis(port=server.port) as client:
         await client.flushall()

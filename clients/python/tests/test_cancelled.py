@@ -30,6 +30,7 @@ from redis_cell import (
     Take,
     Window,
     async_wait,
+    steps,
 )
 
 RATE, RATE_OF_100 = Rate(3, per=3600), Rate(100, per=3600)
@@ -232,3 +233,24 @@ async def test_a_place_that_was_renewed_is_kept(server: servers.Server, client: 
         with server.admin as admin:
             assert admin.zcard("a") == 1
             admin.delete("b")
+
+
+async def test_what_runs_to_its_end_wakes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a scope of anyio, which cancels its tasks again in each turn of the event loop."""
+    anyio = pytest.importorskip("anyio")
+    waits, ended, wait = list[None](), list[None](), asyncio.wait
+
+    def counted(*arguments: Any) -> Any:
+        waits.append(None)
+        return wait(*arguments)
+
+    async def end() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ended.append(None)
+
+    monkeypatch.setattr(asyncio, "wait", counted)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await steps.to_its_end(end())
+    assert len(ended) == 1 and len(waits) == 1

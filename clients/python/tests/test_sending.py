@@ -93,17 +93,39 @@ async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
     await close(client, way)
 
 
-async def test_a_waiting_call_of_a_frozen_server_ends(flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("connection", ["fresh", "used", "lost"])
+@pytest.mark.parametrize("kind", ["plain", "waiting", "pipelined"])
+async def test_a_call_of_a_frozen_server_ends(
+    flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch, kind: str, connection: str
+) -> None:
+    """Whatever the client's own timeout and retries are. redis-py 5 and valkey-py have no timeout."""
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.2)
+    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.3)
+    options: dict[str, Any] = {"pipelined": True} if kind == "pipelined" and way == "asyncio" else {}
     with servers.running() as server:
-        client = client_class(library, way)(port=server.port)
-        cell = cell_of(client, way)
-        await cell.throttle("k", RATE)
+        client = client_class(library, way)(port=server.port, socket_timeout=None)
+        # A client may be used before it has a cell, and by others.
+        pinged = client.ping()
+        assert await pinged if way == "asyncio" else pinged
+        cell = cell_of(client, way, **options)
+        if connection != "used":
+            pool = client.connection_pool
+            closed = pool.disconnect()
+            if way == "asyncio":
+                await closed
+            if connection == "fresh":
+                pool.reset()
         server.freeze()
-        with pytest.raises(Exception, match="no reply"):
-            await cell.bthrottle("k", RATE, timeout=0.2)
+        call = cell.bthrottle("k", RATE, timeout=0.2) if kind == "waiting" else cell.throttle("k", RATE)
+        with pytest.raises(Exception, match=r"(?i)no reply|no connection|timeout (reading|connecting)"):
+            await asyncio.wait_for(call, 30)
         server.thaw()
+        # Its timeout is what it was.
+        assert await cell.throttle("after", RATE)
+        (idle,) = client.connection_pool._available_connections
+        assert idle.socket_timeout is None
+        if way == "sync":
+            assert idle._sock.gettimeout() is None
         await close(client, way)
 
 

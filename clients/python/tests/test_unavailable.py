@@ -43,9 +43,9 @@ from redis_cell import (
     Take,
     WhenUnavailable,
     Window,
-    sending,
     traffic,
 )
+from redis_cell.connecting import async_connection_of, connection_of
 from redis_cell.limits import ASYNC_SCHEMES, SCHEMES
 
 RATE = Rate(8, per=1000)
@@ -300,8 +300,7 @@ async def same(asked: Any, local: Any, name: str, limiter: Any, quantity: int) -
 async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tuple[str, str], guarded: Any) -> None:
     guard = guarded(server.port, FailOpen(), max_connections=1)
     pool = own(guard).cell.pool
-    held = sending.connection_of(pool)
-    held = await held if flavor[1] == "asyncio" else held
+    held = await async_connection_of(pool, 5) if flavor[1] == "asyncio" else connection_of(pool, 5)
     with pytest.raises(Exception, match="Too many connections"):
         await guard.throttle(f"full-{flavor}", RATE)
     released = pool.release(held)

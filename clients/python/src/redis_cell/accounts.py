@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import steps, wire
 from .answers import Answer, Balance, Key, Together
-from .limiters import Lease, whole
+from .limiters import Lease, function, of_kind, whole
 from .sending import MARGIN
 from .steps import Steps
 from .times import Seconds, micros
@@ -80,7 +80,7 @@ class Block(Generic[Q]):
         self._token = secrets.token_hex(8).encode()
         self._again = 0.0
 
-    _is_entered = False
+    _is_entered = _has_ended = False
     refusal: Together[Answer] | None = None
     """The answer to the last call for units, if it was refused."""
     answer: Together[Answer]
@@ -117,7 +117,16 @@ class Block(Generic[Q]):
         self._again = time.monotonic() + self._seconds / RENEWALS
         yield from self._run(wire.mtake(*map(_renewal, self._of(self.quantity)), hold=self._hold))
 
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise RuntimeError("the block of this hold has ended: what is used after it would not be charged")
+
+    def _not_renewed(self, error: Exception) -> None:
+        why = str(error) or type(error).__name__
+        _log.warning("a hold of %r was not renewed, and may run out before its block ends: %s", self._hold.key, why)
+
     def _settle(self, failed: bool) -> Steps[None]:
+        self._has_ended = True
         key = self._hold.key.encode() if isinstance(self._hold.key, str) else self._hold.key
         # A settlement that arrives twice would charge twice what was used. An owner may have several, one by one.
         once = Once(key + b":" + self._token, max(KEPT, self._seconds))
@@ -125,6 +134,9 @@ class Block(Generic[Q]):
         self.settled = yield from self._run(wire.settle(*used, hold=self._hold, once=once))
 
     def _not_settled(self, failed: bool, error: BaseException) -> None:
+        if self.settled is not None:
+            _log.warning("a hold of %r was settled, but its warnings failed", self._hold.key, exc_info=error)
+            return
         why = str(error) or type(error).__name__
         _log.warning("a hold of %r runs out, and %s was not charged: %s", self._hold.key, self._spent(failed), why)
 
@@ -139,11 +151,15 @@ class SyncBlock(Block[Q]):
     def over(self, stream: Iterable[T]) -> Iterator[T]:
         """Returns the items of a stream, and renews the hold three times in its period while they come.
 
-        A stream that pauses for longer than the period lets the hold run out. The settlement is exact nevertheless.
+        A stream that pauses for longer than the period lets the hold run out, and so does a server that is unavailable
+        for as long: the log warns of each renewal that fails. The settlement is exact nevertheless.
         """
         for item in stream:
             if time.monotonic() >= self._again:
-                self.renew()
+                try:
+                    self.renew()
+                except Exception as error:
+                    self._not_renewed(error)
             yield item
 
     def _leave(self, failed: bool) -> None:
@@ -180,11 +196,15 @@ class AsyncBlock(Block[Q]):
     async def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
         """Returns the items of a stream, and renews the hold three times in its period while they come.
 
-        A stream that pauses for longer than the period lets the hold run out. The settlement is exact nevertheless.
+        A stream that pauses for longer than the period lets the hold run out, and so does a server that is unavailable
+        for as long: the log warns of each renewal that fails. The settlement is exact nevertheless.
         """
         async for item in stream:
             if time.monotonic() >= self._again:
-                await self.renew()
+                try:
+                    await self.renew()
+                except Exception as error:
+                    self._not_renewed(error)
             yield item
 
     async def _leave(self, failed: bool) -> None:
@@ -219,14 +239,17 @@ class _Units(Block[int]):
         """Adds to what was used. It is charged when the block ends, so this costs no call.
 
         A block that adds nothing has used what it holds. If an exception ends it, it has used only what was added: a
-        request that failed costs nothing. Raises an error if the quantity is below 0.
+        request that failed costs nothing. Raises an error if the quantity is below 0, or after the block.
         """
-        self._used = (self._used or 0) + whole(quantity, "quantity")
+        used = whole(quantity, "quantity")
+        self._check_open()
+        self._used = (self._used or 0) + used
 
     def _spent(self, failed: bool) -> int:
         return self._used if self._used is not None else 0 if failed else self.quantity
 
     def _more(self, quantity: int) -> Steps[None]:
+        self._check_open()
         yield from self._take(quantity)
         self.quantity += quantity
 
@@ -252,8 +275,8 @@ class _Account:
 
     def __init__(self, cell: Runs | AsyncRuns, pools: PoolsOf, *, holds: Key, period: Seconds = 60) -> None:
         check_runs(cell, type(self).__name__, awaited=isinstance(self, AsyncAccount))
-        if not callable(pools):
-            raise TypeError(f"pools must be a function that returns the limiters for a quantity, not {pools!r}")
+        function(pools, "pools")
+        of_kind(holds, "holds", str, bytes)
         micros(period, "period", least=1)
         self.runs: Any = cell
         self.holds, self.period = holds, period
@@ -262,7 +285,10 @@ class _Account:
     def of(self, quantity: int, /) -> tuple[Pools, ...]:
         """Returns the limiters and chains that give a quantity."""
         pools = self._pools(whole(quantity, "quantity"))
-        return pools if isinstance(pools, tuple) else (pools,)
+        chains = pools if isinstance(pools, tuple) else (pools,)
+        if not chains:
+            raise ValueError("pools must return at least one limiter")
+        return chains
 
 
 class Account(_Account):

@@ -22,6 +22,7 @@ from . import steps
 from .accounts import RENEWALS
 from .budgets import AsyncBudget, Budget, Dollars
 from .httpx import AsyncCloses, Closes, Sends, library_of, never_sent
+from .limiters import function
 from .steps import Steps
 from .times import micros
 
@@ -306,9 +307,9 @@ class _BudgetTransport(Sends, Generic[B]):
             self._check(given, price)
         elif isinstance(given, (Budget, AsyncBudget)) or not callable(given):
             raise TypeError(f"{type(self).__name__} needs a {self._budget.__name__}, or a function, not {given!r}")
-        for name, function in (("price", price), ("estimate", estimate)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function, not {function!r}")
+        for name, given in (("price", price), ("estimate", estimate)):
+            if given is not None:
+                function(given, name)
         super().__init__(transport)
         self.budget: Any = budget
         self.price, self.estimate = price, estimate

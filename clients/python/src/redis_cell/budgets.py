@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from . import steps, wire
 from .accounts import AsyncBlock, Block, SyncBlock
 from .answers import Answer, Key, RateLimited, Refused, RefusedForever, Together
-from .limiters import Fixed, Lease, of_kind, whole
+from .limiters import Fixed, Lease, function, of_kind, whole
 from .steps import Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, check_runs
@@ -167,8 +167,7 @@ class _Budget:
         for share in warn_at:
             if not 0 < of_kind(share, "a share of warn_at", float, int) <= 1:
                 raise ValueError(f"warn_at must be shares above 0 and at most 1, not {share}")
-        if not callable(on_warning):
-            raise TypeError(f"on_warning must be a function, not {on_warning!r}")
+        function(on_warning, "on_warning")
         named = None if tools is None else frozenset(_check_name(tool, "a tool", "") for tool in tools)
         run = _Run(cell, name, idle, period, tuple(warn_at), on_warning, named, set())
         self._begin(run, None, "", {"tokens": tokens, "dollars": dollars, "steps": steps})
@@ -295,7 +294,9 @@ class _Step(Block[Amounts], Generic[N]):
         A unit that is never named has used what the step has asked for, or nothing if an exception ends the block.
         Dollars are text or a Decimal, or a float of at most twelve digits, and are rounded up to a millionth.
         """
-        for unit, amount in self.budget.asked({"tokens": tokens, "dollars": dollars}, "used").items():
+        amounts = self.budget.asked({"tokens": tokens, "dollars": dollars}, "used")
+        self._check_open()
+        for unit, amount in amounts.items():
             self._added[unit] = self._added.get(unit, 0) + amount
 
     def _spent(self, failed: bool) -> Amounts:

@@ -24,7 +24,7 @@ from starlette.requests import HTTPConnection
 
 from .answers import Answer, RateLimited, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import COUNTED, Bucket, Calendar, Counted, Fixed, Funnel, Rate, of_kind, whole
+from .limiters import COUNTED, Bucket, Calendar, Counted, Fixed, Funnel, Rate, function, of_kind, whole
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
 from .waiting import async_wait, check_runs
@@ -137,8 +137,7 @@ class RateLimit:
             raise ValueError("a limit has a name in ASCII without quotes, and there is at least one")
         for each in self.limits.values():
             of_kind(each, "limit", *COUNTED)
-        if not callable(key):
-            raise TypeError(f"key must be a function, not {key!r}")
+        function(key, "key")
         if not callable(quantity):
             whole(quantity, "quantity")
         if timeout is not None:
@@ -190,7 +189,8 @@ class RateLimitMiddleware:
     """
 
     def __init__(self, app: Any, limit: RateLimit | None = None) -> None:
-        self.app, self.limit = app, limit
+        self.app = app
+        self.limit = None if limit is None else of_kind(limit, "limit", RateLimit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-import anyio
 from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_access_token, get_context, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -29,7 +28,7 @@ from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Counted, Lease, of_kind, whole
+from .limiters import Counted, Lease, function, of_kind, whole
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
@@ -175,9 +174,9 @@ class RateLimits(Middleware):
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=True)
         of_kind(rules, "rules", Mapping)
-        for name, function in (("client", client), ("session", session)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function that takes the context of a call, not {function!r}")
+        for name, given in (("client", client), ("session", session)):
+            if given is not None:
+                function(given, name)
         if timeout is not None:
             micros(timeout, "timeout")
         for name, rule in rules.items():
@@ -297,9 +296,7 @@ class RateLimits(Middleware):
         finally:
             _reported.reset(token)
             renewing.cancel()
-            # FastMCP cancels by a scope, and others cancel the task.
-            with anyio.CancelScope(shield=True):
-                await steps.to_its_end(call.end(tool, cost, failed))
+            await steps.to_its_end(call.end(tool, cost, failed))
 
     def _refusal(
         self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]

@@ -10,7 +10,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from .answers import Answer, Key, Together
 from .client import AsyncCell, Cell
 from .limiters import Counted
-from .times import Seconds
+from .times import Seconds, micros
 from .unavailable import AsyncGuard, Guard
 from .waiting import AsyncRuns, async_wait, check_runs, wait
 from .wire import Call, Take
@@ -51,6 +51,8 @@ class RateLimiter(BaseRateLimiter):
         self.cell = cell
         self.async_cell: AsyncRuns = async_cell or _Threaded(cell)
         self.take = Take(key, limit)
+        if timeout is not None:
+            micros(timeout, "timeout")
         self.timeout = timeout
 
     def acquire(self, *, blocking: bool = True) -> bool:

@@ -23,15 +23,25 @@ _SECOND, _MINUTE, _HOUR, _DAY = 1, 60, 3600, 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def whole(number: int, name: str, least: int = 0, most: int | None = None) -> int:
+MOST = 2**63 - 1
+"""The largest number that the server accepts."""
+
+
+def whole(number: int, name: str, least: int = 0, most: int = MOST) -> int:
     """Returns a number. Raises an error that names the argument if it is not whole, or out of range."""
     if not isinstance(cast(object, number), int) or isinstance(number, bool):
         raise TypeError(f"{name} must be a whole number, not {number!r}")
-    if number < least or (most is not None and number > most):
-        raise ValueError(
-            f"{name} must be at least {least}{'' if most is None else f' and at most {most}'}, not {number}"
-        )
+    if not least <= number <= most:
+        end = "" if most == MOST and number < least else f" and at most {most}"
+        raise ValueError(f"{name} must be at least {least}{end}, not {number}")
     return number
+
+
+def served(units: int, name: str, count: int, per: Seconds) -> None:
+    """Raises ValueError if units take longer than 292 years at a rate, or if the rate is above one per nanosecond."""
+    period = micros(per, "per", least=1) * 1000
+    whole(count, "count", 1, period)
+    whole(units, name, 0, ((MOST + 1) * count - 1) // period)
 
 
 def of_kind(value: T, name: str, *kinds: type) -> T:
@@ -39,6 +49,13 @@ def of_kind(value: T, name: str, *kinds: type) -> T:
     if not isinstance(value, kinds):
         *others, last = (kind.__name__ for kind in kinds)
         raise TypeError(f"{name} must be {', '.join(others)}{' or ' if others else ''}{last}, not {value!r}")
+    return value
+
+
+def function(value: T, name: str) -> T:
+    """Returns an argument. Raises TypeError that names it if it is no function."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, not {value!r}")
     return value
 
 
@@ -64,7 +81,7 @@ class Rate:
         elif at_once is not None:
             raise ValueError("a Rate has burst or at_once, not both")
         whole(burst, "burst")
-        micros(per, "per", least=1)
+        served(burst + 1, "burst + 1" if at_once is None else "at_once", count, per)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "per", per)
         object.__setattr__(self, "burst", burst)
@@ -109,7 +126,7 @@ class _Capacity:
     def __init__(self, capacity: int, *, count: int, per: Seconds) -> None:
         whole(capacity, "capacity", 1)
         whole(count, "count", 1)
-        micros(per, "per", least=1)
+        served(capacity, "capacity", count, per)
         object.__setattr__(self, "capacity", capacity)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "per", per)
@@ -149,6 +166,9 @@ class Calendar:
     first_day: int | None = None
 
 
+_FIRST_DAYS = {"WEEK": 7, "MONTH": 31}
+
+
 @dataclass(frozen=True, slots=True)
 class Total:
     """A window without end. With `idle`, its key expires when nothing was taken for that long."""
@@ -176,11 +196,16 @@ class Fixed:
         if self.until is not None:
             if of_kind(self.until, "until", datetime).tzinfo is None:
                 raise ValueError("until must be a datetime with a time zone")
+            micros(self.until - _EPOCH, "until")
         elif isinstance(self.per, Calendar):
             if of_kind(self.per.utc_offset, "utc_offset", timedelta) % timedelta(minutes=1):
                 raise ValueError("utc_offset must be a whole number of minutes")
+            if abs(self.per.utc_offset) > timedelta(hours=14):
+                raise ValueError(f"utc_offset must be at most 14 hours, not {self.per.utc_offset}")
             if self.per.first_day is not None:
-                whole(self.per.first_day, "first_day", 1)
+                if self.per.unit not in _FIRST_DAYS:
+                    raise ValueError("first_day is for WEEK and MONTH")
+                whole(self.per.first_day, "first_day", 1, _FIRST_DAYS[self.per.unit])
         elif isinstance(self.per, Total):
             if self.per.idle is not None:
                 micros(self.per.idle, "idle", least=1)
@@ -243,11 +268,12 @@ class _Sliding:
     """The common part of Window and Log."""
 
     kind: ClassVar[str]
+    _most: ClassVar[int] = MOST
     limit: int
     per: Seconds
 
     def __init__(self, limit: int, *, per: Seconds) -> None:
-        whole(limit, "limit", 1)
+        whole(limit, "limit", 1, self._most)
         micros(per, "per", least=1)
         object.__setattr__(self, "limit", limit)
         object.__setattr__(self, "per", per)
@@ -270,6 +296,7 @@ class Log(_Sliding):
     """An exact sliding window: at most `limit` units in any `per`."""
 
     kind = "LOG"
+    _most = 1_000_000
     __slots__ = ()
 
 

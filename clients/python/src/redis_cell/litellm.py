@@ -35,11 +35,11 @@ from .answers import Admitted, Answer, Refused, RefusedForever, Together
 from .budgets import micro_dollars
 from .client import AsyncCell, check_url
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
-from .limiters import Fixed, Lease, Limit, Log, Rate
+from .limiters import MOST, Fixed, Lease, Limit, Log, Rate
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, WhenUnavailable, check_choice
 from .waiting import async_answer
-from .wire import MOST, MOST_WEIGHT, Else, Hold, Once, Pools, Release, Renew, Take
+from .wire import MOST_WEIGHT, Else, Hold, Once, Pools, Release, Renew, Take
 
 _log = logging.getLogger("redis_cell")
 

@@ -14,9 +14,9 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from . import answers
 from .answers import Admitted, Answer, Balance, Booked, Booking, DecidedBy, Key, Refused, RefusedForever, Together
-from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Total, Window
+from .limiters import MOST, Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Total, Window
 from .times import micros, seconds
-from .wire import MOST, Change, Hold, Pools, Release, Renew, Settle, Take, pools_of, takes_of
+from .wire import Change, Hold, Pools, Release, Renew, Settle, Take, pools_of, takes_of
 
 KEYS = 100_000
 """The number of keys with a state. For one more, the least recently used key is removed."""

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 from .answers import Decision, Refused, RefusedForever, Together
+from .limiters import function
 from .wire import Call
 
 C = TypeVar("C")
@@ -22,6 +23,8 @@ def observe(
     `tracer` is an OpenTelemetry tracer. Each call is a span with the name of its command, its key, the decision, and
     where it was made.
     """
+    if on_refusal is not None:
+        function(on_refusal, "on_refusal")
     observed: Any = cell
     run: Callable[..., Any] = observed.run
 

@@ -8,7 +8,6 @@ They follow a cluster's redirections, because a node that redirects a call has n
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 import weakref
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from .answers import Key
+from .connecting import async_connection_of, connect, connection_of, library
 from .limiters import Argument, Arguments
 from .steps import Steps
 
@@ -29,28 +29,12 @@ class Ready(Protocol):
 
 
 MARGIN = 5.0
-"""How long after the end of a wait in the server the reply may arrive, in seconds."""
+"""How long connecting may take, and how long after the end of its wait in the server a call's reply may arrive, in
+seconds. The reply to a call that does not wait has the timeout of its client, or this time if the client has none."""
 REDIRECTIONS = 16
 """The number of times that a call is sent in a cluster that redirects it, before an error is raised."""
 PAUSE = 0.05
 """The pause before another attempt if a slot is moving and its keys are on two nodes, in seconds."""
-
-
-def library(client: object) -> Any:
-    """Returns the module of exceptions of a client's library: redis or valkey."""
-    for base in type(client).__mro__:
-        root = base.__module__.partition(".")[0]
-        if root in ("redis", "valkey"):
-            return importlib.import_module(root + ".exceptions")
-    raise TypeError(f"a client of redis-py or valkey-py is needed, not {type(client).__name__}")
-
-
-def connection_of(pool: Any) -> Any:
-    """Returns a connection of a pool, or a coroutine for it. Older versions require the name of a command."""
-    try:
-        return pool.get_connection()
-    except TypeError:
-        return pool.get_connection("CL")
 
 
 def _is_broken(connection: Any) -> bool:
@@ -182,7 +166,7 @@ class Link(_Link):
 
     def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
-        connection = connection_of(self.client.connection_pool)
+        connection = connection_of(self.client.connection_pool, MARGIN)
         try:
             connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
             return [self._reply(connection) for _ in calls]
@@ -194,15 +178,21 @@ class Link(_Link):
 
     def _reply(self, connection: Any) -> Any:
         try:
-            return connection.read_response()
+            return self._read(connection, 0)
         except self.errors.ResponseError as error:
             return error
+
+    def _read(self, connection: Any, held: float | None) -> Any:
+        bounded = held != 0 or connection.socket_timeout is None
+        if bounded and not connection.can_read(None if held is None else held + MARGIN):
+            raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds")
+        return connection.read_response()
 
     def _once(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
     ) -> Any:
         pool = (self.client if node is None else self._of(node)).connection_pool
-        connection = connection_of(pool)
+        connection = connection_of(pool, MARGIN)
         if ready is not None:
             try:
                 ready(connection)
@@ -212,11 +202,9 @@ class Link(_Link):
         try:
             if asking:
                 connection.send_command("ASKING")
-                connection.read_response()
+                self._read(connection, 0)
             connection.send_command(*_now(arguments))
-            if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
-                raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait")
-            return connection.read_response()
+            return self._read(connection, held)
         except self.errors.ResponseError as error:
             if isinstance(error, self.errors.ReadOnlyError):
                 # The server was demoted, and its address may lead to the new primary: the next call connects again.
@@ -304,7 +292,7 @@ class AsyncLink(_Link):
     async def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         pool = self.client.connection_pool
-        connection = await connection_of(pool)
+        connection = await async_connection_of(pool, MARGIN)
         try:
             await self._write(connection, calls)
             return [await self._reply(connection) for _ in calls]
@@ -316,15 +304,28 @@ class AsyncLink(_Link):
 
     async def _write(self, connection: Any, calls: list[Arguments]) -> None:
         """Sends calls in one write."""
-        if _is_broken(connection):
-            await connection.disconnect(nowait=True)  # sending packed commands does not connect again
-        if not connection.is_connected:
-            await connection.connect()
+        await self._connect(connection)
         await connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
+
+    async def _connect(self, connection: Any) -> None:
+        """Connects a connection that the server has closed, or that a node of a cluster has just made."""
+        if _is_broken(connection):
+            await connection.disconnect(nowait=True)
+        await connect(connection, MARGIN)
+
+    async def _read(self, connection: Any) -> Any:
+        """Reads the reply to a call that does not wait."""
+        if connection.socket_timeout is not None:
+            return await connection.read_response()
+        connection.socket_timeout = MARGIN
+        try:
+            return await connection.read_response()
+        finally:
+            connection.socket_timeout = None
 
     async def _reply(self, connection: Any) -> Any:
         try:
-            return await connection.read_response()
+            return await self._read(connection)
         except self.errors.ResponseError as error:
             return error
 
@@ -359,7 +360,11 @@ class AsyncLink(_Link):
         """Sends the calls of a turn in one write, and gives each its reply."""
         connection = None
         try:
-            connection = await connection_of(self.client.connection_pool) if node is None else node.acquire_connection()
+            connection = (
+                await async_connection_of(self.client.connection_pool, MARGIN)
+                if node is None
+                else node.acquire_connection()
+            )
             calls = [call for call in calls if call.is_ready(connection)]
             if not calls:
                 return
@@ -387,7 +392,7 @@ class AsyncLink(_Link):
 
     async def _by_pool(self, arguments: Arguments, held: float | None, ready: Ready | None = None) -> Any:
         pool = self.client.connection_pool
-        connection = await connection_of(pool)
+        connection = await async_connection_of(pool, MARGIN)
         try:
             if ready is not None:
                 ready(connection)
@@ -410,11 +415,10 @@ class AsyncLink(_Link):
 
     async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
         try:
-            if _is_broken(connection):
-                await connection.disconnect(nowait=True)  # sending a command connects again
+            await self._connect(connection)
             await connection.send_command(*_now(arguments))
             if held == 0:
-                return await connection.read_response()
+                return await self._read(connection)
             # The connection's own timeout would end the wait and return None, like a call that was not admitted.
             reading = connection.read_response(timeout=10**9)
             reply = await asyncio.wait_for(reading, None if held is None else held + MARGIN)
@@ -428,7 +432,7 @@ class AsyncLink(_Link):
             raise
         except asyncio.TimeoutError:
             await connection.disconnect(nowait=True)
-            raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait") from None
+            raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds") from None
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import nullcontext
 from typing import Any, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
@@ -32,11 +34,14 @@ def run(steps: Steps[T]) -> T:
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
     """Runs work to its end even if the caller is cancelled, and raises the cancellation then."""
     task, cancelled = asyncio.ensure_future(work), None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
+    # A scope of anyio that is cancelled cancels its tasks again in each turn of the event loop.
+    anyio: Any = sys.modules.get("anyio")
+    with anyio.CancelScope(shield=True) if anyio else nullcontext():
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
     task.result()
     if cancelled is not None:
         raise cancelled

@@ -9,6 +9,10 @@ Seconds: TypeAlias = float | timedelta
 """A time: a number of seconds, or a timedelta. It is rounded to the nearest microsecond."""
 
 
+LONGEST = (2**63 - 1) // 1000
+"""The longest time that the server accepts, in microseconds: 292 years, in 64-bit nanoseconds."""
+
+
 def micros(time: Seconds, name: str, *, least: int = 0) -> int:
     """Returns a time in microseconds, which must be at least `least`. Raises an error that names the argument."""
     if isinstance(time, timedelta):
@@ -24,6 +28,8 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
             raise ValueError(f"{name} must be a finite number of seconds, not {time}") from None
     if whole < least:
         raise ValueError(f"{name} must be at least {least / 1_000_000:g} seconds, not {time}")
+    if whole > LONGEST:
+        raise ValueError(f"{name} must be at most 292 years, not {time}")
     return whole
 
 

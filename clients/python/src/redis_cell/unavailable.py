@@ -36,12 +36,18 @@ class FailOpen:
 
     ask_again: Seconds = 1.0
 
+    def __post_init__(self) -> None:
+        micros(self.ask_again, "ask_again")
+
 
 @dataclass(frozen=True, slots=True)
 class FailClosed:
     """Refuses every call. After `ask_again`, one call is sent to the server again."""
 
     ask_again: Seconds = 1.0
+
+    def __post_init__(self) -> None:
+        micros(self.ask_again, "ask_again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class Local:
 
     def __post_init__(self) -> None:
         whole(self.share, "share", 1)
+        micros(self.ask_again, "ask_again")
 
 
 WhenUnavailable: TypeAlias = FailOpen | FailClosed | Local

@@ -17,6 +17,7 @@ from .answers import Answer, Balance, Booked, Booking, Key, Together, TopKey
 from .limiters import (
     COUNTED,
     LIMITS,
+    MOST,
     Argument,
     Arguments,
     Bucket,
@@ -29,6 +30,7 @@ from .limiters import (
     Rate,
     Window,
     of_kind,
+    served,
     whole,
 )
 from .times import Seconds, micros, micros_up
@@ -55,6 +57,8 @@ class Take:
             _positive(self.quantity)
         if self.quantity != 1 and isinstance(self.limit, Lease):
             raise ValueError("the quantity of a lease is 1")
+        if self.quantity > 1 and isinstance(self.limit, Rate) and self.quantity > self.limit.limit:
+            served(self.quantity, "quantity", self.limit.count, self.limit.per)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -239,8 +243,6 @@ class Call(Generic[T]):
             _check_key(self.key)
 
 
-MOST = 2**63 - 1
-"""The largest number that the server accepts."""
 MOST_LOGGED = 10_000
 """The largest quantity of a call for a log."""
 
@@ -342,14 +344,16 @@ def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
 
 def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Takes units even if they are not available, which leaves the limiter in debt: CL.CHARGE."""
-    change = Settle(key, of_kind(rate, "rate", Rate), _positive(quantity))
+    served(_positive(quantity), "quantity", of_kind(rate, "rate", Rate).count, rate.per)
+    change = Settle(key, rate, quantity)
     arguments = (*rate.arguments(), quantity, "US")
     return Call("CL.CHARGE", key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
 
 
 def refund(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Gives units back to a rate limiter: CL.REFUND."""
-    change = Settle(key, of_kind(rate, "rate", Rate), -_positive(quantity))
+    served(_positive(quantity), "quantity", of_kind(rate, "rate", Rate).count, rate.per)
+    change = Settle(key, rate, -quantity)
     arguments = (*rate.arguments(), quantity, "US")
     return Call("CL.REFUND", key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
 
@@ -466,7 +470,9 @@ class Settle:
     def __post_init__(self) -> None:
         _check_key(self.key)
         of_kind(self.limit, "limit", *COUNTED)
-        whole(self.difference, "difference", -MOST, MOST)
+        whole(self.difference, "difference", -MOST, MOST_LOGGED if isinstance(self.limit, Log) else MOST)
+        if self.difference > 1 and isinstance(self.limit, (Rate, Bucket, Funnel)):
+            served(self.difference, "difference", self.limit.count, self.limit.per)
         if self.reset_after is not None and not isinstance(self.limit, _RESETS):
             raise ValueError("reset_after is for a Rate, a Bucket, a Funnel or a Fixed")
 
@@ -548,6 +554,10 @@ class _Words:
 
     def rest(self, *options: Argument) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
         """Returns what stands behind the first key, with these options, and the indexes of the keys there."""
+        if len(self.keys) > 1:
+            keys = [self.words[index] for index in self.keys]
+            if len({key.encode() if isinstance(key, str) else key for key in keys}) < len(keys):
+                raise ValueError("the same key is named twice")
         return (*self.words[1:], *options, "US"), tuple([index - 1 for index in self.keys[1:]])
 
 
