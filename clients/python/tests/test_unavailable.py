@@ -22,7 +22,7 @@ from limits.storage import storage_from_string
 
 import redis_cell.limits
 import servers
-from conftest import FLAVORS, PAIR, Awaitable, client_class, close
+from conftest import FLAVORS, PAIR, Awaitable, cell_of, client_class, close, guard_of
 from redis_cell import (
     Admitted,
     AsyncCell,
@@ -66,13 +66,6 @@ def client_of(flavor: tuple[str, str], port: int, timeout: float = 5, **options:
     return client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0), **options)
 
 
-def guard_over(client: Any, way: str, choice: WhenUnavailable) -> Any:
-    """A guard whose methods are awaited."""
-    if way == "asyncio":
-        return AsyncGuard(AsyncCell(client), when_unavailable=choice)
-    return Awaitable(Guard(Cell(client), when_unavailable=choice))
-
-
 @pytest.fixture
 async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
     """Makes guards by the port of a server, a choice, and options of the client."""
@@ -80,7 +73,7 @@ async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
 
     def guard(port: int, choice: WhenUnavailable, **options: Any) -> Any:
         clients.append(client_of(flavor, port, **options))
-        return guard_over(clients[-1], flavor[1], choice)
+        return guard_of(cell_of(clients[-1], flavor[1]), choice)
 
     yield guard
     for client in clients:
@@ -375,10 +368,7 @@ async def test_guards_of_one_pool_wait_for_each_other(
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
     _, way = flavor
     first = guarded(server.port, FailOpen(), max_connections=1)
-    if way == "asyncio":
-        second: Any = AsyncGuard(first.cell, when_unavailable=FailClosed())
-    else:
-        second = Awaitable(Guard(first.cell.cell, when_unavailable=FailClosed()))
+    second = guard_of(first.cell if way == "asyncio" else Awaitable(first.cell.cell), FailClosed())
 
     async def one(guard: Any) -> Any:
         if way == "asyncio":
@@ -646,7 +636,7 @@ async def test_a_certificate_that_must_be_replaced_is_an_error_in_every_choice(
         for flavor in FLAVORS:
             for choice in (FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)):
                 client = client_of(flavor, port, ssl=True, ssl_ca_certs=certificate)
-                guard = guard_over(client, flavor[1], choice)
+                guard = guard_of(cell_of(client, flavor[1]), choice)
                 for _ in range(2):
                     if name == "good":
                         assert (await guard.throttle("k", RATE)).decided_by == "server"
