@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import math
-import os
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -83,14 +81,6 @@ class Threaded:
         await asyncio.to_thread(self.leased.give_back)
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits until a condition holds, for ten seconds at most."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
 def left(client: Any, key: str = "hot") -> int:
     return Cell(client).peek(key, RATE).remaining
 
@@ -133,13 +123,13 @@ async def test_what_is_left_goes_back_when_the_hold_is_over(blocking: redis.Redi
         there = left(blocking) in (96, 97) and blocking.get("hour") == "3"
         return there and Cell(blocking).window("day", day, 0).remaining == 97
 
-    await until(back)
-    await until(lambda: not rate.keys_in_use and not hour.keys_in_use and not window.keys_in_use)
+    await servers.until(back)
+    await servers.until(lambda: not rate.keys_in_use and not hour.keys_in_use and not window.keys_in_use)
     if isinstance(rate, Threaded):
         # No thread waits for the end of a hold any more, and the next key starts one again.
-        await until(lambda: not rate.leased._tended and not hour.leased._tended)
+        await servers.until(lambda: not rate.leased._tended and not hour.leased._tended)
     assert await rate.take("hot", 3)
-    await until(lambda: not rate.keys_in_use)
+    await servers.until(lambda: not rate.keys_in_use)
 
 
 async def test_units_are_given_back_before_the_process_ends(blocking: redis.Redis, leased: Any) -> None:
@@ -405,14 +395,8 @@ def test_the_error_of_a_pause_does_not_grow() -> None:
 def test_a_child_of_a_fork_begins_with_nothing(blocking: Any) -> None:
     leased = Leased(Cell(blocking), RATE, least=20, most=20, hold=LONG)
     assert leased.take("hot")
-    child = os.fork()
-    if child == 0:
-        status = 1
-        with contextlib.suppress(BaseException):
-            # Nothing is held, the lock is free, and its threads run.
-            status = 0 if leased.keys_in_use == 0 and leased.take("hot") else 2
-        os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # Nothing is held, the lock is free, and its threads run.
+    assert servers.in_child(lambda: leased.keys_in_use == 0 and leased.take("hot"))
     assert left(blocking) == 60
     assert leased.keys_in_use == 1
 

@@ -39,11 +39,7 @@ def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Together[An
 
 async def blocked(server: servers.Server, count: int) -> None:
     """Waits until so many clients wait."""
-    for _ in range(3000):
-        if server.counted("blocked_clients") == count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{server.counted('blocked_clients')} clients wait, not {count}")
+    await servers.until(lambda: server.counted("blocked_clients") == count)
 
 
 async def turns(server: servers.Server, cell: Any, waiting: list[tuple[str, int]], settled: int = 0) -> str:

@@ -80,6 +80,11 @@ async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
         await close(client, flavor[1])
 
 
+async def by_server(call: Any) -> bool:
+    """Whether the server decides a call."""
+    return (await call).decided_by == "server"
+
+
 def own(guard: Any) -> Any:
     """The guard itself."""
     return guard.cell if isinstance(guard, Awaitable) else guard
@@ -395,7 +400,6 @@ async def test_a_guard_for_asyncio_has_a_timeout_and_learns_from_it() -> None:
 
 
 def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
-    import os
     import threading
 
     import redis
@@ -407,10 +411,7 @@ def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
         thread = threading.Thread(target=guard.throttle, args=("k", RATE))
         thread.start()
         servers.wait_until(lambda: traffic.traffic_of(client.connection_pool).under_way)
-        child = os.fork()
-        if not child:
-            os._exit(traffic.traffic_of(client.connection_pool).under_way)
-        assert os.waitpid(child, 0)[1] == 0
+        assert servers.in_child(lambda: not traffic.traffic_of(client.connection_pool).under_way)
         server.thaw()
         thread.join()
         client.close()
@@ -424,8 +425,7 @@ async def test_the_log_names_what_happened(caplog: pytest.LogCaptureFixture, gua
         for _ in range(3):
             assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
         assert server.start()
-        while (await guard.throttle("k", RATE)).decided_by != "server":
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(guard.throttle("k", RATE)))
     said = [record.getMessage() for record in caplog.records if record.name == "redis_cell"]
     assert len(said) == 2 and said[1] == "the server decides again"
     assert said[0].startswith("the server is unavailable, and FailOpen decides: ")
@@ -451,10 +451,7 @@ async def test_a_server_that_comes_back_decides_again(guarded: Any) -> None:
         server.stop()
         assert (await guard.throttle("k", RATE)).decided_by == "fail_closed"
         assert server.start()
-        end = time.monotonic() + 20
-        while (await guard.throttle("back", RATE)).decided_by != "server":
-            assert time.monotonic() < end
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(guard.throttle("back", RATE)))
         assert (await guard.throttle("back", RATE)).remaining == 6
         assert server.calls("cl.throttle") == 2
 
@@ -469,10 +466,7 @@ async def test_a_replica_cannot_decide_until_it_is_promoted(guarded: Any) -> Non
             servers.wait_until(lambda: admin.get("k"))
             assert (await guard.throttle("k", RATE)).decided_by == "local"
             admin.execute_command("REPLICAOF", "NO", "ONE")
-        end = time.monotonic() + 20
-        while (await guard.peek("k", RATE)).decided_by != "server":
-            assert time.monotonic() < end
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(guard.peek("k", RATE)))
         assert (await guard.throttle("k", RATE)).remaining == 1
 
 
@@ -566,10 +560,7 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
             assert (stats.remaining > 0) == ("open" in choice)
         assert server.start()
         limiter = limiters["fail_open&ask_again=0.05"]
-        end = time.monotonic() + 20
-        while (await settled(limiter.storage.guard.peek("k", RATE))).decided_by != "server":
-            assert time.monotonic() < end
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(settled(limiter.storage.guard.peek("k", RATE))))
         assert await admitted(limiter, "back") == 8
         for each in limiters.values():
             await settled(getattr(each.storage.client, "aclose", each.storage.client.close)())
