@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import socket
 import subprocess
+import threading
 import time
 import traceback
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -692,6 +695,38 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
     assert after.get_window_stats(item, "k").remaining == 2 and before.get_window_stats(item, "k").remaining == 2
     assert not after.hit(item, "k", cost=3)
     assert after.hit(item, "k", cost=2)
+
+
+class Refusing:
+    """A server that closes each connection at once. It counts them."""
+
+    def __init__(self) -> None:
+        self.listener, self.connections = socket.create_server(("127.0.0.1", 0)), 0
+        self.port = int(self.listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.listener.accept()[0].close()
+                self.connections += 1
+
+
+async def test_a_guard_that_decides_by_itself_waits_by_itself(guarded: Any) -> None:
+    server, take, slow = Refusing(), Take("a", Rate(1, per=0.3, burst=0)), Rate(1, per=3600)
+    guard, begun = guarded(server.port, Local(share=1, ask_again=60)), time.monotonic()
+    for _ in range(3):
+        assert (await guard.bmtake(take, timeout=10)).combined.decided_by == "local"
+    assert time.monotonic() - begun >= 0.6
+    assert await guard.bmtake(take, timeout=0.01) is None
+    assert await guard.bthrottle("b", slow, timeout=None)
+    assert await guard.bthrottle("b", slow, timeout=1) is None
+    # One call has asked, and none since then: not while it waited either.
+    assert server.connections <= 2
+    for choice, admitted in ((FailOpen(), True), (FailClosed(), False)):
+        answer = await guarded(server.port, choice).bmtake(take, timeout=10)
+        assert bool(answer) is admitted and answer.combined.decided_by.startswith("fail_")
+    server.listener.close()
 
 
 async def test_a_busy_process_does_not_take_the_server_for_frozen(server: servers.Server) -> None:
