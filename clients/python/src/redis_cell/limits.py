@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import limits.aio.storage
@@ -358,15 +358,9 @@ def _patience(text: float | str) -> float:
 
 
 def _backend(name: object) -> Backend:
-    match name:
-        case "module":
-            return "module"
-        case "functions":
-            return "functions"
-        case "auto":
-            return "auto"
-        case _:
-            raise ConfigurationError(f"backend must be module, functions or auto, not {name}")
+    if name not in get_args(Backend):
+        raise ConfigurationError(f"backend must be module, functions or auto, not {name}")
+    return cast(Backend, name)
 
 
 def _choice(named: dict[str, Any]) -> WhenUnavailable:
