@@ -221,6 +221,16 @@ async def test_more_keys_than_the_limit_go_to_the_server(server: servers.Server)
     assert not cell.throttle("k0", RATE)
 
 
+def test_a_child_process_remembers_nothing(server: servers.Server) -> None:
+    with server.admin as admin, redis.Redis(port=server.port) as client:
+        admin.flushall()
+        cell = Cell(client)
+        refusals = Refusals(cell)
+        servers.wait_until(lambda: not cell.throttle("k", RATE) and refusals.keys_in_use)
+        assert servers.in_child(lambda: not refusals.keys_in_use)
+        refusals.close()
+
+
 async def test_guards_and_merged_calls_use_it(server: servers.Server) -> None:
     with server.admin as admin:
         admin.flushall()
