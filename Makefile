@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-all test-core test-models test-simulator test-live test-container test-clock test-functions test-clients test-proofs test-libraries test-adapters test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz simulate verify lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-all test-core test-models test-simulator test-live test-container test-clock test-functions test-clients test-proofs test-libraries test-adapters test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots bench bench-core bench-curves bench-waiting bench-scale bench-publish bench-instructions fuzz simulate verify lint deny clean
 
 .DEFAULT_GOAL = help
 
@@ -144,12 +144,6 @@ bench-waiting: # clients that wait in CL.BMTAKE: admissions, shares of flows, an
 
 bench-scale: # how far a server goes, and the ways to fewer calls: measured tables of docs/scaling.md
 	@scripts/bench-scale.sh
-
-bench-plan: # how fast the planner decides and reads a log
-	@cargo bench --locked --manifest-path apps/Cargo.toml --target-dir target -p cell-plan
-
-bench-envoy: # what the rate limit service adds to Envoy: latency at a fixed rate, processor time, memory
-	@scripts/bench.sh envoy
 
 bench-publish: # keeps what was measured last in bench/results.tsv, and writes it into the pages
 	@scripts/bench.sh publish

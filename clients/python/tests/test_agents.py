@@ -30,7 +30,7 @@ import servers
 from redis_cell import AsyncBudget, AsyncCell, AsyncGuard, Budget, BudgetExceeded, Cell, FailClosed, RateLimited
 from redis_cell.agents import AsyncBudgetTransport, BudgetTransport, Estimate, Usage, estimate
 from redis_cell.testing import AsyncFakeCell, FakeCell
-from upstream import Upstream, answer, chunk, serving, start, write
+from upstream import Upstream, answer, chunk, leaves_its_connection, serving, start, write
 
 agents.set_tracing_disabled(True)
 SEARCH = 7
@@ -482,25 +482,10 @@ def test_a_reply_is_settled_however_it_comes(
 async def test_a_call_that_is_cancelled_while_it_is_settled_leaves_its_connection(
     cell: AsyncCell, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget, run, settles = AsyncBudget(cell, "run:4", tokens=100_000), AsyncCell.run, asyncio.Event()
-
-    async def slow(cell: AsyncCell, call: Any, ready: Any = None) -> Any:
-        if call.name == "CL.MSETTLE":
-            settles.set()
-            await asyncio.sleep(0.1)
-        return await run(cell, call, ready)
-
-    monkeypatch.setattr(AsyncCell, "run", slow)
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1))
-    async with httpx.AsyncClient(transport=AsyncBudgetTransport(budget, transport=inner), timeout=5) as http:
-        asks = {"url": model.url + "/v1/chat/completions", "json": {"model": "fake", **FOUND}}
-        model.faults.append((500, {}))
-        call = asyncio.ensure_future(http.post(**asks))
-        await settles.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert (await http.post(**asks)).status_code == 200
+    transport = AsyncBudgetTransport(AsyncBudget(cell, "run:4", tokens=100_000), transport=inner)
+    model.faults.append((500, {}))
+    await leaves_its_connection(model, transport, "CL.MSETTLE", monkeypatch)
 
 
 async def test_without_the_server_it_is_as_the_guard_says(model: Model) -> None:

@@ -17,15 +17,13 @@ from limits.strategies import FixedWindowRateLimiter
 
 import redis_cell.limits
 import servers
-from conftest import Awaitable, cell_of, client_class, close
+from conftest import Awaitable, guard_of
 from redis_cell import (
     Admitted,
-    AsyncGuard,
     AsyncLeased,
     FailClosed,
     FailOpen,
     Fixed,
-    Guard,
     Lease,
     Leased,
     Log,
@@ -70,11 +68,10 @@ def test_a_library_without_a_version_is_too_old(reply: Any, fits: bool) -> None:
     assert (too_old(reply) is None) == fits
 
 
-async def test_the_functions_answer_as_the_commands(library: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_the_functions_answer_as_the_commands(library: servers.Server, connect: Any) -> None:
     with library.admin as admin:
         admin.flushdb()
-    client = client_class(*flavor)(port=library.port)
-    cell = cell_of(client, flavor[1], backend="functions")
+    cell = connect(library.port, backend="functions")
     assert (await cell.throttle("k", RATE, 3)).remaining == 5
     assert (await cell.throttle("k", RATE, 9, saturate=True)).taken == 5
     refused = await cell.throttle("k", RATE)
@@ -103,12 +100,10 @@ async def test_the_functions_answer_as_the_commands(library: servers.Server, fla
     with pytest.raises(NotImplementedError, match=r"CL.BTHROTTLE needs the module"):
         await cell.bthrottle("k", RATE, timeout=1)
     assert library.calls("cl.throttle") == 0
-    await close(client, flavor[1])
 
 
-async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, str]) -> None:
-    client = client_class(*flavor)(port=library.port)
-    auto = cell_of(client, flavor[1], backend="auto")
+async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, str], connect: Any) -> None:
+    auto = connect(library.port, backend="auto")
     before = [library.calls(name) for name in ("cl.throttle", "fcall", "fcall_ro")]
     for _ in range(3):
         assert await auto.throttle(f"auto-{flavor}", RATE)
@@ -116,15 +111,12 @@ async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, s
     # Without the module it reads the version of the library.
     expected = [3, 0, 0] if library.module else [0, 3, 1]
     assert [now - then for now, then in zip(after, before, strict=True)] == expected
-    await close(client, flavor[1])
 
 
-async def test_waits_without_the_module_ask_again(library: servers.Server, flavor: tuple[str, str]) -> None:
-    client, rate = client_class(*flavor)(port=library.port), Rate(1, per=0.05, burst=0)
-    cell: Any = cell_of(client, flavor[1], backend="auto")
-    guard: Any = AsyncGuard(cell, when_unavailable=FailClosed())
-    if flavor[1] == "sync":
-        guard = Awaitable(Guard(cell.cell, when_unavailable=FailClosed()))
+async def test_waits_without_the_module_ask_again(
+    library: servers.Server, flavor: tuple[str, str], connect: Any
+) -> None:
+    rate, guard = Rate(1, per=0.05, burst=0), guard_of(connect(library.port, backend="auto"), FailClosed())
     begun = time.monotonic()
     for _ in range(4):
         assert await guard.bmtake(Take(f"wait-{flavor}", rate), timeout=10, flow="f")
@@ -137,13 +129,13 @@ async def test_waits_without_the_module_ask_again(library: servers.Server, flavo
         assert await guard.bmtake(soon, timeout=10)
         with pytest.raises(NotImplementedError, match=r"CL\.BMTAKE needs the module"):
             await guard.bmtake(soon, timeout=10, maxlen=5)
-    await close(client, flavor[1])
 
 
 @pytest.mark.parametrize("limit", [Rate.per_day(100), Fixed.per_month(100)], ids=["rate", "fixed"])
-async def test_leases_of_units(library: servers.Server, flavor: tuple[str, str], limit: Rate | Fixed) -> None:
-    client, key = client_class(*flavor)(port=library.port), f"leased-{flavor}-{limit}"
-    cell = cell_of(client, flavor[1], backend="auto")
+async def test_leases_of_units(
+    library: servers.Server, flavor: tuple[str, str], connect: Any, limit: Rate | Fixed
+) -> None:
+    key, cell = f"leased-{flavor}-{limit}", connect(library.port, backend="auto")
     leased: Any = AsyncLeased(cell, limit, least=30, most=30, hold=3600)
     if flavor[1] == "sync":
         leased = Awaitable(Leased(cell.cell, limit, least=30, most=30, hold=3600))
@@ -155,24 +147,23 @@ async def test_leases_of_units(library: servers.Server, flavor: tuple[str, str],
     assert (await cell.mpeek(Take(key, limit))).combined.remaining == 70
     await leased.give_back()
     assert (await cell.mpeek(Take(key, limit))).combined.remaining == 90
-    await close(client, flavor[1])
 
 
-async def test_a_user_who_may_run_functions_alone(library: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_a_user_who_may_run_functions_alone(
+    library: servers.Server, flavor: tuple[str, str], connect: Any
+) -> None:
     if library.module:
         return
     with library.admin as admin:
         commands = "+fcall +fcall_ro +time +get +set +del +pexpiretime +client +hello"
         admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "-@all", *commands.split())
-    client = client_class(*flavor)(port=library.port, username="app", password="secret")
-    assert await cell_of(client, flavor[1], backend="auto").throttle(f"acl-{flavor}", RATE)
-    await close(client, flavor[1])
+    cell = connect(library.port, backend="auto", username="app", password="secret")
+    assert await cell.throttle(f"acl-{flavor}", RATE)
 
 
-async def test_an_older_library_is_an_error(flavor: tuple[str, str]) -> None:
+async def test_an_older_library_is_an_error(connect: Any) -> None:
     with servers.running(module=False) as server:
-        client = client_class(*flavor)(port=server.port)
-        cell = cell_of(client, flavor[1], backend="auto")
+        cell = connect(server.port, backend="auto")
         with server.admin as admin:
             text = LIBRARY.read_text()
             admin.execute_command("FUNCTION", "LOAD", text.replace("local VERSION = '1.", "local VERSION = '0."))
@@ -180,23 +171,19 @@ async def test_an_older_library_is_an_error(flavor: tuple[str, str]) -> None:
                 await cell.throttle("k", RATE)
             admin.execute_command("FUNCTION", "LOAD", "REPLACE", text)
         assert await cell.throttle("k", RATE)
-        await close(client, flavor[1])
 
 
-async def test_a_key_goes_from_one_to_the_other(server: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_a_key_goes_from_one_to_the_other(server: servers.Server, flavor: tuple[str, str], connect: Any) -> None:
     with server.admin as admin:
         admin.execute_command("FUNCTION", "LOAD", "REPLACE", LIBRARY.read_text())
-    client = client_class(*flavor)(port=server.port)
-    cells: list[Any] = [cell_of(client, flavor[1], backend=backend) for backend in ("module", "functions")]
+    cells = [connect(server.port, backend=backend) for backend in ("module", "functions")]
     left = [(await cells[n % 2].throttle(f"both-{flavor}", RATE)).remaining for n in range(9)]
     assert left == [7, 6, 5, 4, 3, 2, 1, 0, 0]
-    await close(client, flavor[1])
 
 
-async def test_auto_determines_the_backend_again_when_the_module_is_gone(flavor: tuple[str, str]) -> None:
+async def test_auto_determines_the_backend_again_when_the_module_is_gone(connect: Any) -> None:
     with servers.running() as server:
-        client = client_class(*flavor)(port=server.port)
-        auto = cell_of(client, flavor[1], backend="auto")
+        auto = connect(server.port, backend="auto")
         assert await auto.throttle("k", RATE)
         server.stop()
         server.module = False
@@ -207,21 +194,18 @@ async def test_auto_determines_the_backend_again_when_the_module_is_gone(flavor:
         with server.admin as admin:
             admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
         assert (await auto.throttle("k", RATE)).remaining == 7
-        await close(client, flavor[1])
 
 
 @pytest.mark.parametrize("backend", ["module", "functions", "auto"])
-async def test_a_server_that_has_neither_is_an_error_of_the_set_up(flavor: tuple[str, str], backend: Any) -> None:
+async def test_a_server_that_has_neither_is_an_error_of_the_set_up(
+    flavor: tuple[str, str], connect: Any, backend: Any
+) -> None:
     with servers.running(module=False) as server:
-        client = client_class(*flavor)(port=server.port)
-        cell = cell_of(client, flavor[1], backend=backend)
-        guard: Any = AsyncGuard(cell, when_unavailable=FailOpen())
-        if flavor[1] == "sync":
-            guard = Awaitable(Guard(cell.cell, when_unavailable=FailOpen()))
+        cell = connect(server.port, backend=backend)
+        guard = guard_of(cell, FailOpen())
         for _ in range(2):
             with pytest.raises(Exception, match=r"has not loaded redis-cell|Function not found"):
                 await guard.throttle("k", RATE)
-        await close(client, flavor[1])
 
 
 def test_a_storage_of_limits(library: servers.Server) -> None:

@@ -27,7 +27,7 @@ from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Guard, Rate, Take,
 from redis_cell.httpx import AsyncTransport, Transport, Turn, retry_after, seconds_of
 from redis_cell.langchain import RateLimiter
 from redis_cell.wire import Call
-from upstream import Upstream, serving
+from upstream import Upstream, leaves_its_connection, serving
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 NEVER = Rate(1, per=3600, burst=0)
@@ -206,28 +206,12 @@ def test_slow_responses_do_not_slow_the_workers_down(cell: Cell, upstream: Upstr
 async def test_a_request_that_is_cancelled_behind_its_reply_leaves_its_connection(
     server: servers.Server, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, pauses = AsyncCell.run, asyncio.Event()
-
-    async def slow(cell: AsyncCell, call: Call[Any], ready: Any = None) -> Any:
-        if call.name == "CL.PAUSE":
-            pauses.set()
-            await asyncio.sleep(0.1)
-        return await run(cell, call, ready)
-
-    monkeypatch.setattr(AsyncCell, "run", slow)
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1))
     async with redis.asyncio.Redis(port=server.port) as client:
         await client.flushall()
         transport = AsyncTransport(AsyncCell(client), "upstream", Rate(1000, per=1), transport=inner)
-        async with httpx.AsyncClient(transport=transport, timeout=5) as http:
-            asks: Any = {"url": upstream.url + "/v1/chat/completions", "json": {"model": "fake", "messages": MESSAGES}}
-            upstream.faults.append((429, {"retry-after-ms": "1"}))
-            call = asyncio.ensure_future(http.post(**asks))
-            await pauses.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            assert (await http.post(**asks)).status_code == 200
+        upstream.faults.append((429, {"retry-after-ms": "1"}))
+        await leaves_its_connection(upstream, transport, "CL.PAUSE", monkeypatch)
 
 
 def test_the_times_in_headers_are_read() -> None:

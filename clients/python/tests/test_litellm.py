@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,14 +146,6 @@ def proxies() -> Iterator[Proxies]:
         made = Proxies(server, urls, upstreams)
         made.processes = processes
         yield made
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition, while the requests of the test continue."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
 
 
 def counts(responses: list[httpx.Response]) -> Counter[int]:
@@ -300,7 +292,9 @@ async def test_a_reply_after_the_503_is_given_back() -> None:
         assert refused.value.status_code == 503
         server.thaw()
         servers.wait_until(lambda: admin.info("commandstats").get("cmdstat_cl.mtake"))
-        await until(lambda: int(admin.get("{late}:key:k:month") or 0) == 0 and not admin.zcard("{late}:key:k:rpm"))
+        await servers.until(
+            lambda: int(admin.get("{late}:key:k:month") or 0) == 0 and not admin.zcard("{late}:key:k:rpm")
+        )
         await limiter.guard.cell.pool.disconnect()
 
 
@@ -345,7 +339,7 @@ async def test_teams_share_the_tokens_that_they_use(proxies: Proxies) -> None:
         admin.execute_command("CL.CHARGE", "{shares}:model:m:tpm", 49, 50, 60, 50)
         # More of each team than have a turn below, so that all three wait at any time.
         calls = [asyncio.ensure_future(request(team, number)) for team in used for number in range(50)]
-        await until(lambda: proxies.server.counted("blocked_clients") == len(calls))
+        await servers.until(lambda: proxies.server.counted("blocked_clients") == len(calls))
         got = Counter[str]()
         while got["double"] < 400:
             admin.delete("{shares}:model:m:tpm")
@@ -600,7 +594,7 @@ async def test_a_server_that_is_killed_and_started_again(proxies: Proxies) -> No
     async with httpx.AsyncClient(timeout=60) as client:
         streams = (proxies.ask_until_answered(client, "killed", stream=True, max_tokens=40) for _ in range(10))
         running = asyncio.ensure_future(asyncio.gather(*streams))
-        await until(lambda: upstream.busy == 10)
+        await servers.until(lambda: upstream.busy == 10)
         proxies.server.stop()
         upstream.delay = 0.1
         assert counts(await proxies.ask_all("killed", ["sk-free-anybody"] * 20)) == {503: 20}
@@ -642,7 +636,7 @@ async def test_a_process_that_is_killed_strands_nothing(proxies: Proxies) -> Non
                     status = (await client.post(url, json=body, headers=headers)).status_code
 
     streams = asyncio.gather(*(stream(model) for model in ["long"] * 5 + ["stranded"] * 50))
-    await until(lambda: len(upstream.seen) == before + 5 and len(other.seen) == 50)
+    await servers.until(lambda: len(upstream.seen) == before + 5 and len(other.seen) == 50)
     assert proxies.number("model", "stranded", "month") == 50 * (3 + 1000)
     assert proxies.number("model", "stranded", "money") == 50 * (3 + 2500)
     with proxies.server.admin as admin:

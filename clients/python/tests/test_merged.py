@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
-import os
 import random
 import signal
 import threading
@@ -328,12 +327,10 @@ async def test_what_cannot_be_merged_of_a_mix_goes_by_itself(server: servers.Ser
 
 async def taken(server: servers.Server, units: int, month: int) -> None:
     """Waits until as many units are taken."""
-    end, seen = time.monotonic() + PATIENCE, (0, 0)
-    while seen != (units, month) and time.monotonic() < end:
-        await asyncio.sleep(0.001)
-        with server.admin as admin:
-            seen = 100 - Cell(admin).peek("{m}:Rate", RATE).remaining, int(admin.get("{m}:Fixed") or 0)
-    assert seen == (units, month)
+    with server.admin as admin:
+        rate = 100 - units
+        await servers.until(lambda: Cell(admin).peek("{m}:Rate", RATE).remaining == rate)
+        await servers.until(lambda: int(admin.get("{m}:Fixed") or 0) == month)
 
 
 @pytest.mark.parametrize("is_mix", [False, True])
@@ -555,14 +552,7 @@ class Gates:
         monkeypatch.setattr(Cell, "run", gated)
 
     def wait(self, came: int) -> None:
-        until(lambda: self.came >= came)
-
-
-def until(happens: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+        servers.wait_until(lambda: self.came >= came)
 
 
 @pytest.fixture
@@ -590,7 +580,7 @@ def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, mo
         gates = Gates(monkeypatch, merged, lambda: void(first.wait(PATIENCE)), lambda: void(second.wait(PATIENCE)))
 
         def script() -> None:
-            until(lambda: len(row().waiting) == 2)
+            servers.wait_until(lambda: len(row().waiting) == 2)
             first.set()
             gates.wait(2)
             interrupt()
@@ -603,7 +593,7 @@ def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, mo
             gates.wait(1)
             row = lambda: next(iter(merged._rows.values()))  # noqa: E731
             five = threads.submit(take, merged, 5)
-            until(lambda: row().waiting)
+            servers.wait_until(lambda: row().waiting)
             done = threads.submit(script)
             with pytest.raises(KeyboardInterrupt):
                 take(merged, 1)
@@ -627,9 +617,9 @@ def test_an_interruption_is_of_one_thread(server: servers.Server, monkeypatch: p
         gates = Gates(monkeypatch, merged, lambda: void(first.wait(PATIENCE)), interrupted)
 
         def other() -> Answer:
-            until(lambda: row().waiting)
+            servers.wait_until(lambda: row().waiting)
             caller = threads.submit(merged.throttle, "k", RATE)
-            until(lambda: len(row().waiting) == 2)
+            servers.wait_until(lambda: len(row().waiting) == 2)
             first.set()
             return caller.result(PATIENCE)
 
@@ -675,18 +665,7 @@ def test_a_child_process_begins_without_callers(server: servers.Server) -> None:
     thread.start()
     servers.wait_until(lambda: merged._rows)  # pyright: ignore[reportPrivateUsage]
     time.sleep(0.2)  # the thread waits for its reply by now, and has no lock of the client's pool
-    child = os.fork()
-    if child == 0:
-        try:
-            merged.throttle("hot", RATE)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    server.thaw()
+    thaw = threading.Timer(0.2, server.thaw)
+    thaw.start()
+    assert servers.in_child(lambda: merged.throttle("hot", RATE))
     thread.join()
-    end = time.monotonic() + PATIENCE
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
-        time.sleep(0.01)
-    if ended[0] == 0:
-        os.kill(child, signal.SIGKILL)
-    assert ended == (child, 0)

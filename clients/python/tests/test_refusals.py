@@ -49,18 +49,15 @@ class Both:
         assert await take(key, limit)
         await self.remembered(key, limit, name)
 
-    async def remembered(self, key: str, limit: Any = RATE, name: str = "throttle") -> None:
-        end = time.monotonic() + 5
-        while self.refusals.recall(Take(key, limit)) is None:
-            assert not await getattr(self.cell, name)(key, limit)
-            assert time.monotonic() < end, "the refusal is not remembered"
-            await asyncio.sleep(0.01)
+    async def remembered(self, key: str, limit: Any = RATE, name: str = "throttle", quantity: int = 1) -> None:
+        async def known() -> bool:
+            assert not await getattr(self.cell, name)(key, limit, quantity)
+            return self.refusals.recall(Take(key, limit, quantity)) is not None
+
+        await servers.until(known, 5)
 
     async def until_admitted(self, key: str, limit: Any = RATE, name: str = "throttle") -> None:
-        end = time.monotonic() + 5
-        while not await getattr(self.cell, name)(key, limit):
-            assert time.monotonic() < end, "the key stays refused"
-            await asyncio.sleep(0.001)
+        await servers.until(lambda: getattr(self.cell, name)(key, limit), 5)
 
     async def close(self) -> None:
         if self.way == "asyncio":
@@ -129,11 +126,7 @@ async def test_a_refund_and_an_own_deletion_are_learned(both: Both) -> None:
 async def test_other_quantities_and_limits_are_decided_by_the_server(both: Both) -> None:
     limit = Rate.per_day(10)
     assert await both.cell.throttle("k", limit, 8)
-    end = time.monotonic() + 5
-    while both.refusals.recall(Take("k", limit, 3)) is None:
-        assert not await both.cell.throttle("k", limit, 3)
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
+    await both.remembered("k", limit, quantity=3)
     before = both.server.calls("cl.throttle")
     assert await both.cell.throttle("k", limit, 2)
     assert both.server.calls("cl.throttle") == before + 1
@@ -166,10 +159,7 @@ async def test_a_lost_connection_forgets_all(both: Both, which: str) -> None:
                 if row["cmd"].lower().startswith(("ping", "cl.mpeek")):
                     admin.client_kill_filter(_id=row["id"])
         servers.wait_until(lambda: both.server.calls("client|kill") > 0)
-        deadline = time.monotonic() + 5
-        while both.refusals.keys_in_use:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+        await servers.until(lambda: not both.refusals.keys_in_use, 5)
         admin.delete("k")
     await both.until_admitted("k")
     # It is remembered again.
@@ -182,10 +172,7 @@ async def test_nothing_is_remembered_while_the_server_is_silent(flavor: tuple[st
         both = Both(server, client_class(library, way)(port=server.port, socket_timeout=10), way)
         await both.refused("k")
         server.freeze()
-        end = time.monotonic() + 5
-        while both.refusals.recall(Take("k", RATE)) is not None:
-            assert time.monotonic() < end
-            await asyncio.sleep(0.01)
+        await servers.until(lambda: both.refusals.recall(Take("k", RATE)) is None, 5)
         server.thaw()
         await both.close()
 
@@ -234,6 +221,16 @@ async def test_more_keys_than_the_limit_go_to_the_server(server: servers.Server)
     assert not cell.throttle("k0", RATE)
 
 
+def test_a_child_process_remembers_nothing(server: servers.Server) -> None:
+    with server.admin as admin, redis.Redis(port=server.port) as client:
+        admin.flushall()
+        cell = Cell(client)
+        refusals = Refusals(cell)
+        servers.wait_until(lambda: not cell.throttle("k", RATE) and refusals.keys_in_use)
+        assert servers.in_child(lambda: not refusals.keys_in_use)
+        refusals.close()
+
+
 async def test_guards_and_merged_calls_use_it(server: servers.Server) -> None:
     with server.admin as admin:
         admin.flushall()
@@ -241,10 +238,7 @@ async def test_guards_and_merged_calls_use_it(server: servers.Server) -> None:
     refusals = AsyncRefusals(merged)
     guard = AsyncGuard(merged, when_unavailable=FailClosed())
     await asyncio.gather(*(guard.throttle("k", RATE) for _ in range(10)))
-    end = time.monotonic() + 5
-    while refusals.recall(Take("k", RATE)) is None:
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
+    await servers.until(lambda: refusals.recall(Take("k", RATE)) is not None, 5)
     before = server.calls("cl.throttle")
     answers = await asyncio.gather(*(guard.throttle("k", RATE) for _ in range(100)))
     assert {type(answer) for answer in answers} == {Refused}

@@ -12,7 +12,6 @@ import pytest
 import redis.asyncio
 
 import servers
-from conftest import cell_of, client_class, close
 from redis_cell import Answer, AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Take, Together, wire
 from redis_cell.backend import as_function
 from redis_cell.client import _Attempts
@@ -40,11 +39,7 @@ def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Together[An
 
 async def blocked(server: servers.Server, count: int) -> None:
     """Waits until so many clients wait."""
-    for _ in range(3000):
-        if server.counted("blocked_clients") == count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{server.counted('blocked_clients')} clients wait, not {count}")
+    await servers.until(lambda: server.counted("blocked_clients") == count)
 
 
 async def turns(server: servers.Server, cell: Any, waiting: list[tuple[str, int]], settled: int = 0) -> str:
@@ -79,17 +74,14 @@ async def test_a_mix_that_waits(cell: Any) -> None:
     assert await cell.bmtake(Take("{g}:new", SLOW), timeout=900) is None
 
 
-async def test_it_waits_longer_than_the_timeout_of_the_client(server: servers.Server, flavor: tuple[str, str]) -> None:
-    library, way = flavor
+async def test_it_waits_longer_than_the_timeout_of_the_client(server: servers.Server, connect: Any) -> None:
     with server.admin as admin:
         admin.flushall()
-    client = client_class(library, way)(port=server.port, socket_timeout=0.2)
-    cell = cell_of(client, way)
+    cell = connect(server.port, socket_timeout=0.2)
     take = Take("k", Rate(1, per=0.3))
     assert await cell.bmtake(take, timeout=10)
     assert await cell.bmtake(take, timeout=10)
     assert await cell.bmtake(take, timeout=None)
-    await close(client, way)
 
 
 async def test_flows_take_turns_by_their_weights(server: servers.Server, cell: Any) -> None:
@@ -117,12 +109,11 @@ async def test_the_age_of_what_was_waited_for_is_that_of_its_turn(cell: Any) -> 
 
 
 @pytest.mark.parametrize("library", ["module", "functions"])
-async def test_calls_whose_replies_are_lost_count_once(flavor: tuple[str, str], library: str) -> None:
+async def test_calls_whose_replies_are_lost_count_once(connect: Any, library: str) -> None:
     with servers.running() as server, servers.lossy(server, 0.3) as way_there:
         with server.admin as admin:
             admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
-        client = client_class(*flavor)(port=way_there.port)
-        cell = cell_of(client, flavor[1], backend=library)
+        cell = connect(way_there.port, backend=library)
         bucket = Bucket(1000, count=1, per=10_000)
         for number in range(30):
             once = Once(f"{{p}}:payment-{number}", period=600, tries=30, pause=0.001)
@@ -134,13 +125,11 @@ async def test_calls_whose_replies_are_lost_count_once(flavor: tuple[str, str], 
         if library == "module":
             repeated = server.counted("mtake_repeated") + server.counted("msettle_repeated")
             assert repeated == way_there.lost
-        await close(client, flavor[1])
 
 
-async def test_a_call_that_waits_is_repeated_for_the_rest_of_its_timeout(flavor: tuple[str, str]) -> None:
+async def test_a_call_that_waits_is_repeated_for_the_rest_of_its_timeout(connect: Any) -> None:
     with servers.running() as server, servers.lossy(server, 0.3) as way_there:
-        client = client_class(*flavor)(port=way_there.port)
-        cell = cell_of(client, flavor[1])
+        cell = connect(way_there.port)
         takes = (Take("{w}:rate", Rate(1, per=0.01)), Take("{w}:all", MONTH))
         for number in range(30):
             once = Once(f"{{w}}:{number}", period=600, tries=30, pause=0.001)
@@ -149,7 +138,6 @@ async def test_a_call_that_waits_is_repeated_for_the_rest_of_its_timeout(flavor:
         assert way_there.lost > 5
         assert answer["{w}:all"].remaining == 970 and server.counted("bmtake_admitted") == 30
         assert server.counted("bmtake_repeated") == way_there.lost
-        await close(client, flavor[1])
 
 
 async def test_a_reply_that_never_comes_is_asked_for_once_more() -> None:
@@ -163,10 +151,9 @@ async def test_a_reply_that_never_comes_is_asked_for_once_more() -> None:
             assert await call and server.counted("bmtake_repeated") == 1
 
 
-async def test_a_waiting_call_whose_connection_breaks_waits_again(flavor: tuple[str, str]) -> None:
+async def test_a_waiting_call_whose_connection_breaks_waits_again(connect: Any) -> None:
     with servers.running() as server, server.admin as admin:
-        client = client_class(*flavor)(port=server.port)
-        cell = cell_of(client, flavor[1])
+        cell = connect(server.port)
         assert await cell.fixed("{c}:k", ONE)
 
         for once in (Once("{c}:id", period=600), None):
@@ -189,13 +176,11 @@ async def test_a_waiting_call_whose_connection_breaks_waits_again(flavor: tuple[
         admin.replicaof("127.0.0.1", str(servers.free_port()))
         with pytest.raises(Exception, match="read only replica"):
             await call
-        await close(client, flavor[1])
 
 
-async def test_the_end_of_the_attempts_is_the_error(flavor: tuple[str, str]) -> None:
+async def test_the_end_of_the_attempts_is_the_error(connect: Any) -> None:
     with servers.running() as server, servers.lossy(server, 1) as way_there:
-        client = client_class(*flavor)(port=way_there.port)
-        cell = cell_of(client, flavor[1])
+        cell = connect(way_there.port)
         with pytest.raises(Exception, match=r"(?i)connection|closed"):
             await cell.mtake(Take("{e}:k", MONTH), once=Once("{e}:1", period=600, tries=4, pause=0))
         assert way_there.lost == 4
@@ -212,7 +197,6 @@ async def test_the_end_of_the_attempts_is_the_error(flavor: tuple[str, str]) -> 
         assert server.counted("mtake_errors") == 1
         with server.admin as admin:
             assert admin.get("{e}:k") == "2"
-        await close(client, flavor[1])
 
 
 def test_a_repetition_waits_for_the_rest_of_the_timeout() -> None:

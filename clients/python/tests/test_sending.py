@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,11 +18,9 @@ from test_backend import LIBRARY
 RATE = Rate(5, per=1000)
 
 
-async def test_a_call_without_a_reply_is_not_sent_again(flavor: tuple[str, str]) -> None:
-    library, way = flavor
+async def test_a_call_without_a_reply_is_not_sent_again(connect: Any) -> None:
     with servers.running() as server:
-        client = client_class(library, way)(port=server.port, socket_timeout=0.4)
-        cell = cell_of(client, way)
+        cell = connect(server.port, socket_timeout=0.4)
         await cell.throttle("k", RATE)
         server.freeze()
         # A retry reaches the server after it continues, and is then a second call.
@@ -33,14 +32,12 @@ async def test_a_call_without_a_reply_is_not_sent_again(flavor: tuple[str, str])
         servers.wait_until(lambda: server.calls("cl.throttle") == 2)
         assert (await cell.throttle("k", RATE)).remaining == 2
         assert server.calls("cl.throttle") == 3
-        await close(client, way)
 
 
-async def test_a_call_whose_connection_breaks_is_not_sent_again(flavor: tuple[str, str]) -> None:
-    library, way = flavor
+async def test_a_call_whose_connection_breaks_is_not_sent_again(flavor: tuple[str, str], connect: Any) -> None:
+    _, way = flavor
     with servers.running() as server:
-        client = client_class(library, way)(port=server.port, socket_timeout=30)
-        cell = cell_of(client, way)
+        cell = connect(server.port, socket_timeout=30)
         await cell.bthrottle("k", Rate(1, per=1000), timeout=20)
         waiting = asyncio.create_task(
             cell.bthrottle("k", Rate(1, per=1000), timeout=2000)
@@ -54,18 +51,15 @@ async def test_a_call_whose_connection_breaks_is_not_sent_again(flavor: tuple[st
         with pytest.raises(Exception, match=r"(?i)connection|closed"):
             await waiting
         assert server.calls("cl.bthrottle") == 2
-        await close(client, way)
 
 
 @pytest.mark.parametrize("clustered", [False, True], ids=["server", "cluster"])
 async def test_idle_connections_that_the_server_has_closed_fail_no_call(
-    request: pytest.FixtureRequest, flavor: tuple[str, str], clustered: bool
+    request: pytest.FixtureRequest, flavor: tuple[str, str], connect: Any, clustered: bool
 ) -> None:
     library, way = flavor
     nodes = request.getfixturevalue("cluster") if clustered else [request.getfixturevalue("server")]
-    place = {"host": "127.0.0.1", "port": nodes[0].port}
-    client = client_class(library, way, clustered)(**place, socket_timeout=30)
-    cell = cell_of(client, way)
+    cell = connect(nodes[0].port, socket_timeout=30, clustered=clustered)
     keys = [f"closed-{library}-{way}-{n}" for n in range(20)]
     await asyncio.gather(*(cell.throttle(key, RATE) for key in keys))
     for node in nodes:
@@ -74,15 +68,13 @@ async def test_idle_connections_that_the_server_has_closed_fail_no_call(
     await asyncio.sleep(0.05)  # the event loop reads what the sockets have
     answers = await asyncio.gather(*(cell.throttle(key, RATE) for key in keys))
     assert [answer.remaining for answer in answers] == [3] * 20
-    await close(client, way)
 
 
 async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
-    server: servers.Server, flavor: tuple[str, str]
+    server: servers.Server, flavor: tuple[str, str], connect: Any
 ) -> None:
     library, way = flavor
-    client = client_class(library, way)(port=server.port, socket_timeout=0.2)
-    cell = cell_of(client, way)
+    cell = connect(server.port, socket_timeout=0.2)
     key = f"outlast-{library}-{way}"
     # Not commandstats, which on Redis 7.0 also counts the checks of the module at a client's turn.
     before = server.counted("bthrottle_admitted")
@@ -90,7 +82,6 @@ async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
     assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=10)
     assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=None)
     assert server.counted("bthrottle_admitted") == before + 3
-    await close(client, way)
 
 
 @pytest.mark.parametrize("connection", ["fresh", "used", "lost"])
@@ -129,12 +120,10 @@ async def test_a_call_of_a_frozen_server_ends(
         await close(client, way)
 
 
-async def test_a_reply_that_comes_late_is_no_error(flavor: tuple[str, str]) -> None:
+async def test_a_reply_that_comes_late_is_no_error(connect: Any) -> None:
     """The end of a wait is the server's: its reply comes after the timeout, and how long after depends on its load."""
-    library, way = flavor
     with servers.running() as server:
-        client = client_class(library, way)(port=server.port)
-        cell = cell_of(client, way)
+        cell = connect(server.port)
         assert await cell.acquire("jobs", Lease(1, lease=600, holder="holder"))
 
         def be_late() -> None:
@@ -147,7 +136,6 @@ async def test_a_reply_that_comes_late_is_no_error(flavor: tuple[str, str]) -> N
         thread.start()
         assert await cell.bmtake(Take("jobs", Lease(1, lease=600, holder="other")), timeout=0.5) is None
         thread.join()
-        await close(client, way)
 
 
 async def test_a_cancelled_call_leaves_no_reply_behind(server: servers.Server) -> None:
@@ -162,17 +150,15 @@ async def test_a_cancelled_call_leaves_no_reply_behind(server: servers.Server) -
     await close(client, "asyncio")
 
 
-async def test_replies_as_text_and_over_resp3(server: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_replies_as_text_and_over_resp3(server: servers.Server, flavor: tuple[str, str], connect: Any) -> None:
     library, way = flavor
     for options in ({"decode_responses": True}, {"protocol": 3}, {"protocol": 2}):
-        client = client_class(library, way)(port=server.port, **options)
-        cell = cell_of(client, way)
+        cell = connect(server.port, **options)
         key = f"replies-{library}-{way}-{options}"
         assert (await cell.throttle(key, RATE)).remaining == 4
         assert (await cell.mtake(Take(key, RATE), Take(key + "2", RATE)))[key].remaining == 3
         assert await cell.bthrottle(key, RATE, 5, timeout=0.1) is None
         assert any(row.key == key for row in await cell.top(100))
-        await close(client, way)
 
 
 async def test_each_key_goes_to_its_node(cluster_cell: Any, cluster: list[servers.Server]) -> None:
@@ -196,12 +182,10 @@ async def test_top_asks_every_primary(cluster_cell: Any, cluster: list[servers.S
     assert {row.key for row in await cluster_cell.top(100)} == {f"top:{number}" for number in range(20)}
 
 
-async def test_a_demoted_server_loses_its_connections(flavor: tuple[str, str]) -> None:
+async def test_a_demoted_server_loses_its_connections(connect: Any) -> None:
     """Behind a proxy or a name, a new connection leads to the server that was promoted."""
-    library, way = flavor
     with servers.running() as server, server.admin as admin:
-        client = client_class(library, way)(port=server.port, client_name="cell")
-        cell = cell_of(client, way)
+        cell = connect(server.port, client_name="cell")
         await cell.throttle("k", RATE)
         assert "cell" in [row["name"] for row in admin.client_list()]
         admin.replicaof("127.0.0.1", str(servers.free_port()))
@@ -211,15 +195,13 @@ async def test_a_demoted_server_loses_its_connections(flavor: tuple[str, str]) -
         servers.wait_until(lambda: "cell" not in [row["name"] for row in admin.client_list()])
         admin.replicaof("NO", "ONE")
         assert (await cell.throttle("k", RATE)).remaining == 3
-        await close(client, way)
 
 
-async def test_a_slot_that_has_moved_and_one_that_moves(flavor: tuple[str, str]) -> None:
-    library, way = flavor
+async def test_a_slot_that_has_moved_and_one_that_moves(flavor: tuple[str, str], connect: Any) -> None:
+    _, way = flavor
     module = way == "sync"  # the others call the functions, because a cluster takes seconds to start
     with servers.cluster(2, module=module) as (source, target):
-        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=source.port)
-        cell = cell_of(client, way, backend="auto")
+        cell = connect(source.port, clustered=True, backend="auto")
         with source.admin as old, target.admin as new:
             if not module:
                 for node in (old, new):
@@ -238,55 +220,47 @@ async def test_a_slot_that_has_moved_and_one_that_moves(flavor: tuple[str, str])
             # The client's map of the slots is out of date: the old node answers MOVED.
             assert (await cell.throttle(key, RATE)).remaining == 2
             assert (await cell.throttle(key, RATE)).remaining == 1
-        await close(client, way)
 
 
-async def test_a_cluster_whose_replica_is_promoted(flavor: tuple[str, str]) -> None:
-    library, way = flavor
+def promote(primary: servers.Server, replica: servers.Server) -> None:
+    """Stops a primary, and promotes its replica."""
+    primary.stop()
+    with replica.admin as admin:
+        admin.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+        servers.wait_until(lambda: admin.info("replication")["role"] == "master")
+
+
+async def succeeded(call: Callable[[], Any]) -> Any:
+    """The answer to a call that is made until it succeeds."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return await call()
+        except Exception:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.1)
+
+
+async def test_a_cluster_whose_replica_is_promoted(connect: Any) -> None:
     with servers.cluster(1, replicas=1) as (primary, replica):
-        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=primary.port, socket_timeout=1)
-        cell = cell_of(client, way)
+        cell = connect(primary.port, socket_timeout=1, clustered=True)
         assert (await cell.throttle("k", RATE, 3)).remaining == 2
         with primary.admin as admin:
             admin.execute_command("WAIT", 1, 5000)
-        primary.stop()
-        with replica.admin as admin:
-            admin.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-            servers.wait_until(lambda: admin.info("replication")["role"] == "master")
+        promote(primary, replica)
         with pytest.raises(Exception, match=r"(?i)connect|closed|timeout"):
             await cell.throttle("k", RATE)
-        end = time.monotonic() + 20
-        while True:
-            try:
-                answer = await cell.throttle("k", RATE)
-                break
-            except Exception:
-                assert time.monotonic() < end
-                await asyncio.sleep(0.1)
+        answer = await succeeded(lambda: cell.throttle("k", RATE))
         assert answer.remaining == 1 and replica.calls("cl.throttle") == 1
-        await close(client, way)
 
 
-async def test_top_finds_the_replica_that_is_promoted(flavor: tuple[str, str]) -> None:
-    library, way = flavor
+async def test_top_finds_the_replica_that_is_promoted(connect: Any) -> None:
     with servers.cluster(1, replicas=1) as (primary, replica):
-        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=primary.port, socket_timeout=1)
-        cell = cell_of(client, way)
+        cell = connect(primary.port, socket_timeout=1, clustered=True)
         await cell.top()
-        primary.stop()
-        with replica.admin as admin:
-            admin.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-            servers.wait_until(lambda: admin.info("replication")["role"] == "master")
-        end = time.monotonic() + 20
-        while True:
-            try:
-                await cell.reset_top()
-                break
-            except Exception:
-                assert time.monotonic() < end
-                await asyncio.sleep(0.1)
+        promote(primary, replica)
+        await succeeded(cell.reset_top)
         assert await cell.top() == [] and replica.calls("cl.top")
-        await close(client, way)
 
 
 def test_a_client_of_the_wrong_kind_is_an_error() -> None:

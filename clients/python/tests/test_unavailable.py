@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import socket
 import subprocess
+import threading
 import time
 import traceback
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from limits.storage import storage_from_string
 
 import redis_cell.limits
 import servers
-from conftest import FLAVORS, PAIR, Awaitable, client_class, close
+from conftest import FLAVORS, PAIR, Awaitable, cell_of, client_class, close, guard_of
 from redis_cell import (
     Admitted,
     AsyncCell,
@@ -66,13 +69,6 @@ def client_of(flavor: tuple[str, str], port: int, timeout: float = 5, **options:
     return client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0), **options)
 
 
-def guard_over(client: Any, way: str, choice: WhenUnavailable) -> Any:
-    """A guard whose methods are awaited."""
-    if way == "asyncio":
-        return AsyncGuard(AsyncCell(client), when_unavailable=choice)
-    return Awaitable(Guard(Cell(client), when_unavailable=choice))
-
-
 @pytest.fixture
 async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
     """Makes guards by the port of a server, a choice, and options of the client."""
@@ -80,11 +76,16 @@ async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
 
     def guard(port: int, choice: WhenUnavailable, **options: Any) -> Any:
         clients.append(client_of(flavor, port, **options))
-        return guard_over(clients[-1], flavor[1], choice)
+        return guard_of(cell_of(clients[-1], flavor[1]), choice)
 
     yield guard
     for client in clients:
         await close(client, flavor[1])
+
+
+async def by_server(call: Any) -> bool:
+    """Whether the server decides a call."""
+    return (await call).decided_by == "server"
 
 
 def own(guard: Any) -> Any:
@@ -375,10 +376,7 @@ async def test_guards_of_one_pool_wait_for_each_other(
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
     _, way = flavor
     first = guarded(server.port, FailOpen(), max_connections=1)
-    if way == "asyncio":
-        second: Any = AsyncGuard(first.cell, when_unavailable=FailClosed())
-    else:
-        second = Awaitable(Guard(first.cell.cell, when_unavailable=FailClosed()))
+    second = guard_of(first.cell if way == "asyncio" else Awaitable(first.cell.cell), FailClosed())
 
     async def one(guard: Any) -> Any:
         if way == "asyncio":
@@ -405,7 +403,6 @@ async def test_a_guard_for_asyncio_has_a_timeout_and_learns_from_it() -> None:
 
 
 def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
-    import os
     import threading
 
     import redis
@@ -417,10 +414,7 @@ def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
         thread = threading.Thread(target=guard.throttle, args=("k", RATE))
         thread.start()
         servers.wait_until(lambda: traffic.traffic_of(client.connection_pool).under_way)
-        child = os.fork()
-        if not child:
-            os._exit(traffic.traffic_of(client.connection_pool).under_way)
-        assert os.waitpid(child, 0)[1] == 0
+        assert servers.in_child(lambda: not traffic.traffic_of(client.connection_pool).under_way)
         server.thaw()
         thread.join()
         client.close()
@@ -434,8 +428,7 @@ async def test_the_log_names_what_happened(caplog: pytest.LogCaptureFixture, gua
         for _ in range(3):
             assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
         assert server.start()
-        while (await guard.throttle("k", RATE)).decided_by != "server":
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(guard.throttle("k", RATE)))
     said = [record.getMessage() for record in caplog.records if record.name == "redis_cell"]
     assert len(said) == 2 and said[1] == "the server decides again"
     assert said[0].startswith("the server is unavailable, and FailOpen decides: ")
@@ -461,10 +454,7 @@ async def test_a_server_that_comes_back_decides_again(guarded: Any) -> None:
         server.stop()
         assert (await guard.throttle("k", RATE)).decided_by == "fail_closed"
         assert server.start()
-        end = time.monotonic() + 20
-        while (await guard.throttle("back", RATE)).decided_by != "server":
-            assert time.monotonic() < end
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(guard.throttle("back", RATE)))
         assert (await guard.throttle("back", RATE)).remaining == 6
         assert server.calls("cl.throttle") == 2
 
@@ -479,10 +469,7 @@ async def test_a_replica_cannot_decide_until_it_is_promoted(guarded: Any) -> Non
             servers.wait_until(lambda: admin.get("k"))
             assert (await guard.throttle("k", RATE)).decided_by == "local"
             admin.execute_command("REPLICAOF", "NO", "ONE")
-        end = time.monotonic() + 20
-        while (await guard.peek("k", RATE)).decided_by != "server":
-            assert time.monotonic() < end
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(guard.peek("k", RATE)))
         assert (await guard.throttle("k", RATE)).remaining == 1
 
 
@@ -576,10 +563,7 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
             assert (stats.remaining > 0) == ("open" in choice)
         assert server.start()
         limiter = limiters["fail_open&ask_again=0.05"]
-        end = time.monotonic() + 20
-        while (await settled(limiter.storage.guard.peek("k", RATE))).decided_by != "server":
-            assert time.monotonic() < end
-            await asyncio.sleep(0.02)
+        await servers.until(lambda: by_server(settled(limiter.storage.guard.peek("k", RATE))))
         assert await admitted(limiter, "back") == 8
         for each in limiters.values():
             await settled(getattr(each.storage.client, "aclose", each.storage.client.close)())
@@ -646,7 +630,7 @@ async def test_a_certificate_that_must_be_replaced_is_an_error_in_every_choice(
         for flavor in FLAVORS:
             for choice in (FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)):
                 client = client_of(flavor, port, ssl=True, ssl_ca_certs=certificate)
-                guard = guard_over(client, flavor[1], choice)
+                guard = guard_of(cell_of(client, flavor[1]), choice)
                 for _ in range(2):
                     if name == "good":
                         assert (await guard.throttle("k", RATE)).decided_by == "server"
@@ -711,6 +695,38 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
     assert after.get_window_stats(item, "k").remaining == 2 and before.get_window_stats(item, "k").remaining == 2
     assert not after.hit(item, "k", cost=3)
     assert after.hit(item, "k", cost=2)
+
+
+class Refusing:
+    """A server that closes each connection at once. It counts them."""
+
+    def __init__(self) -> None:
+        self.listener, self.connections = socket.create_server(("127.0.0.1", 0)), 0
+        self.port = int(self.listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.listener.accept()[0].close()
+                self.connections += 1
+
+
+async def test_a_guard_that_decides_by_itself_waits_by_itself(guarded: Any) -> None:
+    server, take, slow = Refusing(), Take("a", Rate(1, per=0.3, burst=0)), Rate(1, per=3600)
+    guard, begun = guarded(server.port, Local(share=1, ask_again=60)), time.monotonic()
+    for _ in range(3):
+        assert (await guard.bmtake(take, timeout=10)).combined.decided_by == "local"
+    assert time.monotonic() - begun >= 0.6
+    assert await guard.bmtake(take, timeout=0.01) is None
+    assert await guard.bthrottle("b", slow, timeout=None)
+    assert await guard.bthrottle("b", slow, timeout=1) is None
+    # One call has asked, and none since then: not while it waited either.
+    assert server.connections <= 2
+    for choice, admitted in ((FailOpen(), True), (FailClosed(), False)):
+        answer = await guarded(server.port, choice).bmtake(take, timeout=10)
+        assert bool(answer) is admitted and answer.combined.decided_by.startswith("fail_")
+    server.listener.close()
 
 
 async def test_a_busy_process_does_not_take_the_server_for_frozen(server: servers.Server) -> None:

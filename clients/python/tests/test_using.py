@@ -8,7 +8,6 @@ import pickle
 import pydoc
 import random
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -317,54 +315,6 @@ async def test_calls_of_guards_wait_in_the_server(server: servers.Server, client
             done, _ = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
             calls = [call for call in calls if call not in done]
         assert order == ["a", "b", "a"]
-
-
-class Refusing:
-    """A server that closes each connection at once. It counts them."""
-
-    def __init__(self) -> None:
-        self.listener, self.connections = socket.create_server(("127.0.0.1", 0)), 0
-        self.port = int(self.listener.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                self.listener.accept()[0].close()
-                self.connections += 1
-
-
-def test_a_guard_that_decides_by_itself_waits_by_itself() -> None:
-    server, take = Refusing(), Take("a", Rate(1, per=0.3, burst=0))
-    with redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as client:
-        guard, begun = Guard(Cell(client), when_unavailable=Local(share=1, ask_again=60)), time.monotonic()
-        for _ in range(3):
-            answer = guard.bmtake(take, timeout=10)
-            assert answer is not None and answer.combined.decided_by == "local"
-        assert time.monotonic() - begun >= 0.6
-        assert guard.bmtake(take, timeout=0.01) is None
-        assert guard.bthrottle("b", HOURLY, timeout=None)
-        assert guard.bthrottle("b", HOURLY, timeout=1) is None
-        # One call has asked, and none since then: not while it waited either.
-        assert server.connections <= 2
-        answer = Guard(Cell(client), when_unavailable=FailOpen()).bmtake(take, timeout=10)
-        assert answer is not None and answer.combined.decided_by == "fail_open"
-        refused = Guard(Cell(client), when_unavailable=FailClosed()).bmtake(take, timeout=10)
-        assert refused is not None and not refused and refused.combined.decided_by == "fail_closed"
-    server.listener.close()
-
-
-async def test_a_guard_for_asyncio_that_decides_by_itself_waits_by_itself() -> None:
-    server, take = Refusing(), Take("a", Rate(1, per=0.3, burst=0))
-    async with redis.asyncio.Redis(port=server.port, retry=AsyncRetry(NoBackoff(), 0)) as client:
-        guard, begun = AsyncGuard(AsyncCell(client), when_unavailable=Local(share=1, ask_again=60)), time.monotonic()
-        for _ in range(3):
-            assert await guard.bmtake(take, timeout=10)
-        assert time.monotonic() - begun >= 0.6
-        assert await guard.bthrottle("b", HOURLY, timeout=None)
-        assert await guard.bthrottle("b", HOURLY, timeout=1) is None
-        assert server.connections <= 2
-    server.listener.close()
 
 
 async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server, client: redis.Redis) -> None:

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
+import pytest
 import uvicorn
 
 import servers
+from redis_cell import AsyncCell
 
 
 class Upstream:
@@ -172,3 +175,25 @@ def serving(upstream: Upstream) -> Iterator[Upstream]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+async def leaves_its_connection(upstream: Upstream, transport: Any, name: str, patch: pytest.MonkeyPatch) -> None:
+    """A request is cancelled during the call with this name, and another one has the only connection after it."""
+    run, begun = AsyncCell.run, asyncio.Event()
+
+    async def slow(cell: AsyncCell, call: Any, ready: Any = None) -> Any:
+        if call.name == name:
+            begun.set()
+            await asyncio.sleep(0.1)
+        return await run(cell, call, ready)
+
+    patch.setattr(AsyncCell, "run", slow)
+    async with httpx.AsyncClient(transport=transport, timeout=5) as http:
+        body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}]}
+        asks: dict[str, Any] = {"url": upstream.url + "/v1/chat/completions", "json": body}
+        call = asyncio.ensure_future(http.post(**asks))
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await http.post(**asks)).status_code == 200

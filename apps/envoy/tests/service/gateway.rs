@@ -1,7 +1,7 @@
 //! Rules by xDS, from a control plane that the test speaks for.
 
 use crate::common::{Server, wait_until};
-use crate::harness::{Process, Service, command, is_ok, with_hits};
+use crate::harness::{Process, Service, command, is_ok, until_contains, with_hits};
 use crate::servers::certificate;
 use prost::Message as _;
 use prost_types::Any;
@@ -277,8 +277,5 @@ async fn a_control_plane_is_encrypted_and_rules_may_come_late() {
     plane.request().await;
     assert_eq!(plane.send("1", vec![limits(2, Unit::Year)]).await.0, "1");
     assert_eq!(client.admitted(4, &["k=1"]).await, 2);
-    wait_until("the rules", || {
-        let rules = service.get("/rlconfig").1;
-        if rules.contains("requests_per_unit=2") { Ok(()) } else { Err(rules) }
-    });
+    until_contains("requests_per_unit=2", || service.get("/rlconfig").1);
 }

@@ -251,6 +251,14 @@ impl Client {
     }
 }
 
+/// Waits until a text has this part.
+pub fn until_contains(part: &str, mut text: impl FnMut() -> String) {
+    wait_until(part, || {
+        let text = text();
+        if text.contains(part) { Ok(()) } else { Err(text) }
+    });
+}
+
 pub fn is_ok(response: &RateLimitResponse) -> bool {
     response.overall_code == i32::from(Code::Ok)
 }

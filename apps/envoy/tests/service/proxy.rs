@@ -2,7 +2,7 @@
 //! the same routes, or with others.
 
 use crate::common::{Server, wait_until};
-use crate::harness::{Process, Service, get, number};
+use crate::harness::{Process, Service, get, number, until_contains};
 use axum::Router;
 use axum::extract::Request;
 use std::fs;
@@ -296,10 +296,7 @@ async fn a_server_that_stands_still_under_load_lets_nothing_over_the_limit() {
         // Calls that were not answered in time have been charged nevertheless: fewer than the limit get
         // through.
         tokio::task::block_in_place(|| {
-            wait_until("the limit to be used up", || {
-                let (_, text) = front.get("/", &[("x-user", "load")]);
-                if text.contains("x-ratelimit-remaining: 0\r\n") { Ok(()) } else { Err(text) }
-            });
+            until_contains("x-ratelimit-remaining: 0\r\n", || front.get("/", &[("x-user", "load")]).1);
         });
         ends.store(true, Ordering::Relaxed);
     };

@@ -1,7 +1,7 @@
 //! Servers of the limiters of every kind: with passwords, in a cluster, behind Sentinels, and encrypted.
 
 use crate::common::{self, Options, Server, wait_until};
-use crate::harness::{Client, Service, descriptor, is_ok, row};
+use crate::harness::{Client, Service, descriptor, is_ok, row, until_contains};
 use redis_cell_envoy::proto::RateLimitRequest;
 use std::path::Path;
 use std::process::Command;
@@ -108,15 +108,9 @@ fn replica(nodes: &[Server], of: &Server) -> Server {
     let id = of.connect().text("CLUSTER MYID");
     replica.connect().call(&format!("CLUSTER REPLICATE {id}"));
     for node in nodes {
-        wait_until("each node to know the replica", || {
-            let known = node.connect().text("CLUSTER NODES");
-            if known.contains(&format!("slave {id}")) { Ok(()) } else { Err(known) }
-        });
+        until_contains(&format!("slave {id}"), || node.connect().text("CLUSTER NODES"));
     }
-    wait_until("the replica", || {
-        let text = replica.connect().text("INFO replication");
-        if text.contains("master_link_status:up") { Ok(()) } else { Err(text) }
-    });
+    until_contains("master_link_status:up", || replica.connect().text("INFO replication"));
     replica
 }
 
@@ -183,10 +177,7 @@ descriptors:
         let keys = |server: &Server| server.connect().int("DBSIZE");
         assert_eq!((keys(source), keys(target)), (0, 2));
         replica.connect().call("CLUSTER FAILOVER");
-        wait_until("the failover", || {
-            let text = replica.connect().text("INFO replication");
-            if text.contains("role:master") { Ok(()) } else { Err(text) }
-        });
+        until_contains("role:master", || replica.connect().text("INFO replication"));
         std::thread::sleep(Duration::from_millis(500)); // some requests on the new primary
     });
     ended.store(true, Ordering::Relaxed);
@@ -222,10 +213,7 @@ async fn a_slot_without_an_owner_for_a_moment_costs_no_request() {
     owner.connect().call(&format!("CLUSTER DELSLOTS {slot}"));
     let request = tokio::spawn(async move { client.admitted(1, &["k=1"]).await });
     tokio::task::block_in_place(|| {
-        wait_until("a request that no node serves", || {
-            let errors = owner.connect().text("INFO errorstats");
-            if errors.contains("errorstat_CLUSTERDOWN:") { Ok(()) } else { Err(errors) }
-        });
+        until_contains("errorstat_CLUSTERDOWN:", || owner.connect().text("INFO errorstats"));
         owner.connect().call(&format!("CLUSTER ADDSLOTS {slot}"));
     });
     assert_eq!(request.await.unwrap(), 1);
@@ -253,20 +241,14 @@ async fn a_failover_of_sentinels_continues_on_the_new_primary() {
     let first = Server::start();
     let second = Options::new().set("replicaof", &format!("127.0.0.1 {}", first.port())).start();
     let mut replica = second.connect();
-    wait_until("the replica", || {
-        let text = replica.text("INFO replication");
-        if text.contains("master_link_status:up") { Ok(()) } else { Err(text) }
-    });
+    until_contains("master_link_status:up", || replica.text("INFO replication"));
     let sentinel = Options::sentinel(&format!(
         "sentinel monitor cell 127.0.0.1 {} 1\nsentinel down-after-milliseconds cell 60000\n",
         first.port()
     ))
     .start();
     let mut sentinels = sentinel.connect();
-    wait_until("the sentinel to know the replica", || {
-        let text = sentinels.text("INFO sentinel");
-        if text.contains("slaves=1") { Ok(()) } else { Err(text) }
-    });
+    until_contains("slaves=1", || sentinels.text("INFO sentinel"));
     let url = format!("cell,127.0.0.1:{}", sentinel.port());
     let service = Service::at(&url, RULES, &[("REDIS_TYPE", "SENTINEL")]);
     let client = service.client().await;
@@ -275,16 +257,12 @@ async fn a_failover_of_sentinels_continues_on_the_new_primary() {
         1 => Ok(()),
         seen => Err(seen.to_string()),
     });
-    wait_until("the failover to begin", || match sentinels.ask("SENTINEL FAILOVER cell") {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    });
+    wait_until("the failover to begin", || sentinels.ask("SENTINEL FAILOVER cell").map(drop));
     for (server, role) in [(&second, "master"), (&first, "slave")] {
         // The change ends the connections of clients.
-        wait_until("the roles", || {
+        until_contains(role, || {
             let connection = common::Client::connect(server.port(), "");
-            let seen = format!("{:?}", connection.map(|mut client| client.try_pipeline(&["ROLE"])));
-            if seen.contains(role) { Ok(()) } else { Err(seen) }
+            format!("{:?}", connection.map(|mut client| client.try_pipeline(&["ROLE"])))
         });
     }
     // The first requests may meet the old primary, which is read-only now and ends its connections.

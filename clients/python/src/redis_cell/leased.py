@@ -6,10 +6,8 @@ import asyncio
 import concurrent.futures
 import heapq
 import itertools
-import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from . import wire
 from .answers import Admitted, Answer, Key, Refused
 from .client import AsyncCell, Cell
+from .forks import in_each_child
 from .holding import Batch, Holding, Nanos, Terms
 from .limiters import Fixed, Rate, Window, of_kind, whole
 from .times import Seconds, micros
@@ -356,7 +355,7 @@ class Leased(_Leases[_Promise]):
         super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
         self._cell = cell
         self._reset()
-        _all_leased.add(self)
+        in_each_child(self, Leased._reset)
 
     def _reset(self) -> None:
         """Starts again: no units, no threads, and a lock that is free."""
@@ -506,15 +505,3 @@ class Leased(_Leases[_Promise]):
             with self._lock:
                 share.holding.returned()
         return True
-
-
-_all_leased: weakref.WeakSet[Leased] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # The child process has none of the parent's threads, and the held units belong to the parent.
-    for leased in list(_all_leased):
-        leased._reset()  # pyright: ignore[reportPrivateUsage]
-
-
-os.register_at_fork(after_in_child=_after_fork)

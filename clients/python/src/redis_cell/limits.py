@@ -11,14 +11,16 @@ The schemes are `redis-cell`, `redis-cell+unix` and `redis-cell+cluster`, and wi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import limits.aio.storage
@@ -36,11 +38,12 @@ from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS
 from redis.retry import Retry
 
-from . import wire
+from . import steps, wire
 from .answers import Admitted, Answer, Refused, Together
 from .client import AsyncCell, Backend, Cell
 from .limiters import Fixed, Log, Rate, Window
 from .sending import Ready, is_cluster
+from .steps import Step, Steps
 from .times import micros
 from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .wire import Call, Take
@@ -49,8 +52,6 @@ _BLOCKING: Any = redis
 _ASYNCIO: Any = importlib.import_module("redis.asyncio")
 
 T = TypeVar("T")
-Plan: TypeAlias = Generator[Call[Any], Any, T]
-"""Yields calls, receives their answers, and returns a result, both for blocking code and for asyncio."""
 
 UNKNOWN = 2**53 - 1
 """The limit for a key that does not contain one, because it does not come from the library limits."""
@@ -95,33 +96,89 @@ class _Wait(float):
         return float(self)
 
 
-class Plans:
-    """The calls of each function of a storage, and the result from their answers. No I/O."""
+def _planned(plan: Callable[..., Steps[Any]]) -> Any:
+    """Makes a method of a plan: it returns the plan's result, or for asyncio a coroutine that returns it."""
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    @functools.wraps(plan)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.runs(plan(self, *args, **kwargs))
+
+    return method
+
+
+class _Storage:
+    """The functions of both storages."""
+
+    client: Any
+    guard: Any
+    runs: Any
+    """`steps.run` or `steps.async_run`."""
+    prefix: str
+
+    @property
+    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
+        return redis.RedisError
 
     def key(self, key: str, kind: str = "") -> str:
         """Returns a key of the server. Each strategy has its own keys, because the states differ."""
         return f"{self.prefix}:{key}{kind}"
 
-    def incr(self, key: str, expiry: int, amount: int) -> Plan[int]:
+    def _call(self, call: Call[T]) -> Step:
+        return partial(self.guard.run, call)
+
+    def _some(self, keys: Any) -> Any:
+        """Returns the next keys of an iterator, at most `BLOCK`."""
+        raise NotImplementedError
+
+    @_planned
+    def check(self) -> Steps[bool]:
+        try:
+            return bool((yield self.client.ping))
+        except (redis.RedisError, OSError):
+            return False
+
+    @_planned
+    def reset(self) -> Steps[int]:
+        pattern, deleted, cursor = _pattern(self.prefix), 0, None
+        if is_cluster(self.client):
+            keys = self.client.scan_iter(pattern, BLOCK)
+            while block := (yield partial(self._some, keys)):
+                deleted += sum((yield _deletions(self.client, block).execute))
+            return deleted
+        while cursor != 0:
+            cursor, block = yield partial(self.client.scan, cursor or 0, pattern, BLOCK)
+            deleted += (yield partial(self.client.delete, *block)) if block else 0
+        return deleted
+
+    @_planned
+    def clear(self, key: str) -> Steps[None]:
+        for kind in ("", ":log"):
+            yield partial(self.client.delete, self.key(key, kind))
+
+    @_planned
+    def clear_sliding_window(self, key: str, expiry: int) -> Steps[None]:
+        yield partial(self.client.delete, self.key(key, ":window"))
+
+    @_planned
+    def incr(self, key: str, expiry: int, amount: int = 1) -> Steps[int]:
         """Returns the count after the call. If it is refused, and so not counted, returns the count including it."""
         limit = _limit(key, expiry)
-        answer: Answer = yield wire.fixed(self.key(key), Fixed(limit, per=expiry), amount)
+        answer: Answer = yield self._call(wire.fixed(self.key(key), Fixed(limit, per=expiry), amount))
         return limit - answer.remaining + (0 if isinstance(answer, Admitted) else amount)
 
-    def get(self, key: str) -> Plan[int]:
-        limit = self.limit_of(key)
-        answer: Answer = yield wire.fixed(self.key(key), limit, 0)
+    @_planned
+    def get(self, key: str) -> Steps[int]:
+        limit = self._limit_of(key)
+        answer: Answer = yield self._call(wire.fixed(self.key(key), limit, 0))
         return limit.limit - answer.remaining
 
-    def get_expiry(self, key: str) -> Plan[float]:
-        answer: Answer = yield wire.fixed(self.key(key), self.limit_of(key), 0)
+    @_planned
+    def get_expiry(self, key: str) -> Steps[float]:
+        answer: Answer = yield self._call(wire.fixed(self.key(key), self._limit_of(key), 0))
         return _instant(answer.reset_after)
 
     @staticmethod
-    def limit_of(key: str) -> Fixed:
+    def _limit_of(key: str) -> Fixed:
         """Returns the window in a key of limits. If a window is open, the server uses that one."""
         match key.rsplit("/", 2):
             case [_, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
@@ -131,67 +188,53 @@ class Plans:
                 pass
         return Fixed(UNKNOWN, per=1)
 
-    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
+    @_planned
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> Steps[bool]:
         if limit < 1:
             return False
-        answer: Answer = yield wire.log(self.key(key, ":log"), Log(limit, per=expiry), amount)
+        answer: Answer = yield self._call(wire.log(self.key(key, ":log"), Log(limit, per=expiry), amount))
         return answer.admitted
 
-    def get_moving_window(self, key: str, limit: int, expiry: int) -> Plan[tuple[float, int]]:
+    @_planned
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> Steps[tuple[float, int]]:
         """Returns the instant of the oldest entry, and the number of entries."""
         name = self.key(key, ":log")
-        together: Together[Answer] = yield wire.mpeek(Take(name, Log(max(1, limit), per=expiry)))
+        together: Together[Answer] = yield self._call(wire.mpeek(Take(name, Log(max(1, limit), per=expiry))))
         answer = together[name]
         # Not the answer's limit, which is only a share of this one while the server is unavailable.
         count = limit - answer.remaining
         if count > 0 and not isinstance(answer, Refused):
             # If the limit were the number of entries, the next unit would be available when the oldest entry leaves.
-            together = yield wire.mpeek(Take(name, Log(count, per=expiry)))
+            together = yield self._call(wire.mpeek(Take(name, Log(count, per=expiry))))
             answer = together[name]
         if count > 0 and isinstance(answer, Refused):
             return _instant(answer.retry_after) - expiry, count
         return time.time(), max(0, count)
 
-    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
+    @_planned
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> Steps[bool]:
         if limit < 1:
             return False
-        answer: Answer = yield wire.window(self.key(key, ":window"), Window(limit, per=expiry), amount)
+        answer: Answer = yield self._call(wire.window(self.key(key, ":window"), Window(limit, per=expiry), amount))
         return answer.admitted
 
-    def get_sliding_window(self, key: str, expiry: int) -> Plan[tuple[int, float, int, float]]:
+    @_planned
+    def get_sliding_window(self, key: str, expiry: int) -> Steps[tuple[int, float, int, float]]:
         """Returns the server's estimate as the count of the current window, which ends when the next unit is available.
 
         limits would compute an estimate of its own, without the server's rounding.
         """
         name, window = self.key(key, ":window"), Window(_limit(key, expiry), per=expiry)
-        together: Together[Answer] = yield wire.mpeek(Take(name, window))
+        together: Together[Answer] = yield self._call(wire.mpeek(Take(name, window)))
         answer = together[name]
         estimate = window.limit - answer.remaining
         if estimate <= 0:
             return 0, 0.0, 0, 0.0
         if not isinstance(answer, Refused):
-            together = yield wire.mpeek(Take(name, window, answer.remaining + 1))
+            together = yield self._call(wire.mpeek(Take(name, window, answer.remaining + 1)))
             answer = together[name]
         wait = answer.retry_after if isinstance(answer, Refused) else 0.0
         return 0, 0.0, estimate, _Wait(_instant(wait) - time.time())
-
-    def acquire_gcra(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
-        if limit < 1:
-            return False
-        answer: Answer = yield wire.throttle(self.key(key, ":gcra"), Rate(limit, per=expiry), amount)
-        return answer.admitted
-
-    def test_gcra(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
-        if limit < 1:
-            return False
-        answer: Answer = yield wire.peek(self.key(key, ":gcra"), Rate(limit, per=expiry), amount)
-        return answer.admitted
-
-    def get_gcra(self, key: str, limit: int, expiry: int) -> Plan[WindowStats]:
-        """Returns how many units are available, and when the next one is, or all of them if one is available now."""
-        answer: Answer = yield wire.peek(self.key(key, ":gcra"), Rate(max(1, limit), per=expiry))
-        wait = answer.retry_after if isinstance(answer, Refused) else answer.reset_after
-        return WindowStats(_instant(wait), answer.remaining)
 
 
 class _Settings:
@@ -315,15 +358,9 @@ def _patience(text: float | str) -> float:
 
 
 def _backend(name: object) -> Backend:
-    match name:
-        case "module":
-            return "module"
-        case "functions":
-            return "functions"
-        case "auto":
-            return "auto"
-        case _:
-            raise ConfigurationError(f"backend must be module, functions or auto, not {name}")
+    if name not in get_args(Backend):
+        raise ConfigurationError(f"backend must be module, functions or auto, not {name}")
+    return cast(Backend, name)
 
 
 def _choice(named: dict[str, Any]) -> WhenUnavailable:
@@ -352,24 +389,6 @@ def _choice(named: dict[str, Any]) -> WhenUnavailable:
         raise ConfigurationError(f"when_unavailable, share or ask_again: {error}") from None
 
 
-def _run(guard: Guard, plan: Plan[T]) -> T:
-    try:
-        call = next(plan)
-        while True:
-            call = plan.send(guard.run(call))
-    except StopIteration as end:
-        return cast(T, end.value)
-
-
-async def _run_async(guard: AsyncGuard, plan: Plan[T]) -> T:
-    try:
-        call = next(plan)
-        while True:
-            call = plan.send(await guard.run(call))
-    except StopIteration as end:
-        return cast(T, end.value)
-
-
 def _pattern(prefix: str) -> str:
     """Returns the SCAN pattern for the keys with a prefix."""
     return "".join("\\" + letter if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"
@@ -383,89 +402,49 @@ def _deletions(cluster: Any, keys: list[Any]) -> Any:
     return pipeline
 
 
+def _only(storage: object, needed: type[T]) -> T:
+    if not isinstance(storage, needed):
+        raise NotImplementedError(f"the strategy gcra needs a {needed.__name__}")
+    return storage
+
+
 SCHEMES = ["redis-cell", "rediss-cell", "redis-cell+unix", "redis-cell+cluster", "rediss-cell+cluster"]
 ASYNC_SCHEMES = ["async+" + scheme for scheme in SCHEMES]
 
 
 class RedisCellStorage(
-    limits.storage.Storage, limits.storage.MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
+    _Storage,
+    limits.storage.Storage,
+    limits.storage.MovingWindowSupport,
+    SlidingWindowCounterSupport,
+    TimestampedSlidingWindow,
 ):
     """A storage on redis-cell for blocking code."""
 
     STORAGE_SCHEME = SCHEMES
+    runs = staticmethod(steps.run)
 
     def __init__(self, uri: str, key_prefix: str = "LIMITS", wrap_exceptions: bool = False, **options: Any) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        settings = _Settings(uri, options)
-        self.plans = Plans(key_prefix)
-        cell: Cell
-        if settings.cluster:
-            cell = late = _LateCell(lambda: settings.client(_BLOCKING, Retry(NoBackoff(), 0)), settings.backend)
-            self._client: Callable[[], Any] = lambda: late.client
-        else:
-            client = settings.client(_BLOCKING, Retry(NoBackoff(), 0))
-            cell, self._client = Cell(client, backend=settings.backend), lambda: client
+        settings, self.prefix = _Settings(uri, options), key_prefix
+
+        def make() -> Any:
+            return settings.client(_BLOCKING, Retry(NoBackoff(), 0))
+
+        cell = _LateCell(make, settings.backend) if settings.cluster else Cell(make(), backend=settings.backend)
         self.guard = Guard(cell, when_unavailable=settings.choice)
 
     @property
     def client(self) -> Any:
-        return self._client()
+        cell = self.guard.cell
+        return cell.client if isinstance(cell, _LateCell) else cell._link.client  # pyright: ignore[reportPrivateUsage]
 
-    @property
-    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        return redis.RedisError
-
-    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        return _run(self.guard, self.plans.incr(key, expiry, amount))
-
-    def get(self, key: str) -> int:
-        return _run(self.guard, self.plans.get(key))
-
-    def get_expiry(self, key: str) -> float:
-        return _run(self.guard, self.plans.get_expiry(key))
-
-    def check(self) -> bool:
-        try:
-            return bool(self.client.ping())
-        except (redis.RedisError, OSError):
-            return False
-
-    def reset(self) -> int | None:
-        pattern, deleted, cursor = _pattern(self.plans.prefix), 0, None
-        if is_cluster(self.client):
-            keys = cast(Iterator[Any], self.client.scan_iter(pattern, BLOCK))
-            while block := list(islice(keys, BLOCK)):
-                deleted += sum(_deletions(self.client, block).execute())
-            return deleted
-        while cursor != 0:
-            cursor, block = self.client.scan(cursor or 0, pattern, BLOCK)
-            deleted += int(self.client.delete(*block)) if block else 0
-        return deleted
-
-    def clear(self, key: str) -> None:
-        for kind in ("", ":log"):
-            self.client.delete(self.plans.key(key, kind))
-
-    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return _run(self.guard, self.plans.acquire_entry(key, limit, expiry, amount))
-
-    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        return _run(self.guard, self.plans.get_moving_window(key, limit, expiry))
-
-    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return _run(self.guard, self.plans.acquire_sliding_window_entry(key, limit, expiry, amount))
-
-    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        return _run(self.guard, self.plans.get_sliding_window(key, expiry))
-
-    def clear_sliding_window(self, key: str, expiry: int) -> None:
-        self.client.delete(self.plans.key(key, ":window"))
-
-    def clear_gcra(self, key: str) -> None:
-        self.client.delete(self.plans.key(key, ":gcra"))
+    def _some(self, keys: Any) -> Any:
+        return list[Any](islice(keys, BLOCK))
 
 
 class AsyncRedisCellStorage(
+    _Storage,
     limits.aio.storage.Storage,
     limits.aio.storage.MovingWindowSupport,
     AsyncSlidingWindowCounterSupport,
@@ -474,118 +453,68 @@ class AsyncRedisCellStorage(
     """A storage on redis-cell for asyncio."""
 
     STORAGE_SCHEME = ASYNC_SCHEMES
+    runs = staticmethod(steps.async_run)
 
     def __init__(self, uri: str, key_prefix: str = "LIMITS", wrap_exceptions: bool = False, **options: Any) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        settings = _Settings(uri, options)
-        self.plans = Plans(key_prefix)
+        settings, self.prefix = _Settings(uri, options), key_prefix
         self.client = settings.client(_ASYNCIO, AsyncRetry(NoBackoff(), 0))
         self.guard = AsyncGuard(AsyncCell(self.client, backend=settings.backend), when_unavailable=settings.choice)
 
+    async def _some(self, keys: Any) -> Any:
+        some = list[Any]()
+        async for key in keys:
+            some.append(key)
+            if len(some) == BLOCK:
+                break
+        return some
+
+
+class _Gcra:
+    """The strategy `gcra`, with a burst of the whole limit."""
+
+    storage: Any
+
     @property
-    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        return redis.RedisError
+    def runs(self) -> Any:
+        return self.storage.runs
 
-    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        return await _run_async(self.guard, self.plans.incr(key, expiry, amount))
+    def _call(self, call: Callable[..., Call[Answer]], item: RateLimitItem, names: tuple[str, ...], cost: int) -> Step:
+        key = self.storage.key(item.key_for(*names), ":gcra")
+        return partial(self.storage.guard.run, call(key, Rate(max(1, item.amount), per=item.get_expiry()), cost))
 
-    async def get(self, key: str) -> int:
-        return await _run_async(self.guard, self.plans.get(key))
+    @_planned
+    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> Steps[bool]:
+        return item.amount > 0 and (yield self._call(wire.throttle, item, identifiers, cost)).admitted
 
-    async def get_expiry(self, key: str) -> float:
-        return await _run_async(self.guard, self.plans.get_expiry(key))
+    @_planned
+    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> Steps[bool]:
+        return item.amount > 0 and (yield self._call(wire.peek, item, identifiers, cost)).admitted
 
-    async def check(self) -> bool:
-        try:
-            return bool(await self.client.ping())
-        except (redis.RedisError, OSError):
-            return False
+    @_planned
+    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> Steps[WindowStats]:
+        """Returns how many units are available, and when the next one is, or all of them if one is available now."""
+        answer: Answer = yield self._call(wire.peek, item, identifiers, 1)
+        wait = answer.retry_after if isinstance(answer, Refused) else answer.reset_after
+        return WindowStats(_instant(wait), answer.remaining)
 
-    async def reset(self) -> int | None:
-        pattern, deleted, cursor = _pattern(self.plans.prefix), 0, None
-        if is_cluster(self.client):
-            keys = [key async for key in self.client.scan_iter(pattern, BLOCK)]
-            for start in range(0, len(keys), BLOCK):
-                deleted += sum(await _deletions(self.client, keys[start : start + BLOCK]).execute())
-            return deleted
-        while cursor != 0:
-            cursor, block = await self.client.scan(cursor or 0, pattern, BLOCK)
-            deleted += int(await self.client.delete(*block)) if block else 0
-        return deleted
-
-    async def clear(self, key: str) -> None:
-        for kind in ("", ":log"):
-            await self.client.delete(self.plans.key(key, kind))
-
-    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return await _run_async(self.guard, self.plans.acquire_entry(key, limit, expiry, amount))
-
-    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        return await _run_async(self.guard, self.plans.get_moving_window(key, limit, expiry))
-
-    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return await _run_async(self.guard, self.plans.acquire_sliding_window_entry(key, limit, expiry, amount))
-
-    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        return await _run_async(self.guard, self.plans.get_sliding_window(key, expiry))
-
-    async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        await self.client.delete(self.plans.key(key, ":window"))
-
-    async def clear_gcra(self, key: str) -> None:
-        await self.client.delete(self.plans.key(key, ":gcra"))
+    @_planned
+    def clear(self, item: RateLimitItem, *identifiers: str) -> Steps[None]:
+        yield partial(self.storage.client.delete, self.storage.key(item.key_for(*identifiers), ":gcra"))
 
 
-def _only(storage: object, needed: type[T]) -> T:
-    if not isinstance(storage, needed):
-        raise NotImplementedError(f"the strategy gcra needs a {needed.__name__}")
-    return storage
-
-
-class GcraRateLimiter(limits.strategies.RateLimiter):
+class GcraRateLimiter(_Gcra, limits.strategies.RateLimiter):
     """The strategy `gcra`: CL.THROTTLE, with a burst of the whole limit."""
 
     def __init__(self, storage: limits.storage.StorageTypes) -> None:
-        self.cell = _only(storage, RedisCellStorage)
-        super().__init__(storage)
-
-    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        plan = self.cell.plans.acquire_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
-        return _run(self.cell.guard, plan)
-
-    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        plan = self.cell.plans.test_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
-        return _run(self.cell.guard, plan)
-
-    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
-        plan = self.cell.plans.get_gcra(item.key_for(*identifiers), item.amount, item.get_expiry())
-        return _run(self.cell.guard, plan)
-
-    def clear(self, item: RateLimitItem, *identifiers: str) -> None:
-        self.cell.clear_gcra(item.key_for(*identifiers))
+        super().__init__(_only(storage, RedisCellStorage))
 
 
-class AsyncGcraRateLimiter(limits.aio.strategies.RateLimiter):
+class AsyncGcraRateLimiter(_Gcra, limits.aio.strategies.RateLimiter):
     """The strategy `gcra` for asyncio: CL.THROTTLE, with a burst of the whole limit."""
 
     def __init__(self, storage: limits.storage.StorageTypes) -> None:
-        self.cell = _only(storage, AsyncRedisCellStorage)
-        super().__init__(storage)
-
-    async def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        plan = self.cell.plans.acquire_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
-        return await _run_async(self.cell.guard, plan)
-
-    async def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        plan = self.cell.plans.test_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
-        return await _run_async(self.cell.guard, plan)
-
-    async def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
-        plan = self.cell.plans.get_gcra(item.key_for(*identifiers), item.amount, item.get_expiry())
-        return await _run_async(self.cell.guard, plan)
-
-    async def clear(self, item: RateLimitItem, *identifiers: str) -> None:
-        await self.cell.clear_gcra(item.key_for(*identifiers))
+        super().__init__(_only(storage, AsyncRedisCellStorage))
 
 
 cast(dict[str, Any], limits.strategies.STRATEGIES)["gcra"] = GcraRateLimiter

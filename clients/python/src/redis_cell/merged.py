@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 import time
-import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 from . import answers, wire
 from .answers import Answer, Key, Together
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
+from .forks import in_each_child
 from .limiters import Bucket, Fixed, Funnel, Rate, Total
 from .sending import Ready
 from .times import micros
@@ -433,7 +432,7 @@ class Merged(Cell):
     def __init__(self, client: SyncClient, *, backend: Backend = "module") -> None:
         super().__init__(client, backend=backend)
         self._begin_again()
-        _all_merged.add(self)
+        in_each_child(self, Merged._begin_again)
 
     def _begin_again(self) -> None:
         """Begins without callers, and with a lock that is free."""
@@ -508,15 +507,3 @@ class Merged(Cell):
                 failed = row.failed(cast("_Part[_Promise]", part))
                 _fail((other for other in failed if other is not caller), _interrupted())
                 self._ended(row)
-
-
-_all_merged: weakref.WeakSet[Merged] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # The child process has none of the parent's threads, and none of their calls.
-    for merged in list(_all_merged):
-        merged._begin_again()  # pyright: ignore[reportPrivateUsage]
-
-
-os.register_at_fork(after_in_child=_after_fork)

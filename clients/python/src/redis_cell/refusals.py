@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from . import backend, steps, wire
 from .answers import Key, Refused
 from .client import AsyncCell, Cell
+from .forks import in_each_child
 from .limiters import Arguments, Limit, whole
 from .sending import Ready, is_cluster
 from .steps import Steps
@@ -286,7 +285,7 @@ class Refusals(_Refusals):
     def __init__(self, cell: Cell, *, least: Seconds = 0.01, keys: int = 10_000) -> None:
         super().__init__(cell, least, keys)
         cast(Any, cell).run = self._run
-        _all_refusals.add(self)
+        in_each_child(self, Refusals._begin_again)
 
     def _begin_again(self) -> None:
         super()._begin_again()
@@ -350,15 +349,3 @@ class Refusals(_Refusals):
             self._more.clear()
             steps.run(self._beats(listens, reads))
             self._more.wait(BEAT)
-
-
-_all_refusals: weakref.WeakSet[Refusals] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # The child process has none of the parent's threads, and must not read from its connections.
-    for refusals in list(_all_refusals):
-        refusals._begin_again()  # pyright: ignore[reportPrivateUsage]
-
-
-os.register_at_fork(after_in_child=_after_fork)

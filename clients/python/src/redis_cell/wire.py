@@ -478,27 +478,27 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class _OfLease:
+    """The common part of Renew and Release."""
+
+    key: Key
+    lease: Lease
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        of_kind(self.lease, "lease", Lease)
+
+
+class Renew(_OfLease):
     """A lease that `msettle` renews."""
 
-    key: Key
-    lease: Lease
-
-    def __post_init__(self) -> None:
-        _check_key(self.key)
-        of_kind(self.lease, "lease", Lease)
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(_OfLease):
     """A place that `msettle` gives back."""
 
-    key: Key
-    lease: Lease
-
-    def __post_init__(self) -> None:
-        _check_key(self.key)
-        of_kind(self.lease, "lease", Lease)
+    __slots__ = ()
 
 
 Change: TypeAlias = Settle | Renew | Release
