@@ -66,13 +66,15 @@ def fields(limits: Mapping[str, Counted], answer: Together[Answer], keys: Mappin
 
 def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
     """Adds the fields of a RateLimit to those of others. RateLimit is a list, and has all limits. Of the other fields,
-    those of the limit remain that has the least left."""
+    those of the limit remain that has refused, or has the least left."""
     own = dict(found)
     there, left = headers.get(REMAINING, ""), own.get(REMAINING, "")
-    tighter = not there or (there.isdecimal() and int(left or 0) < int(there))
+    refused = "Retry-After" in headers
+    tighter = not there or (not refused and there.isdecimal() and int(left or 0) < int(there))
     for name, value in own.items():
         if name.startswith("RateLimit"):
-            headers.append(name, value)
+            # One line: many clients read the first only.
+            headers[name] = ", ".join([*headers.getlist(name), value])
         elif tighter:
             headers[name] = value
 
@@ -116,7 +118,8 @@ class RateLimit:
     is 503 then. `limit` is a limit, or a mapping from names to limits, all of which must admit a request. `key` returns
     the name of the client of a request, or None if it has no limit. `quantity` is the cost of a request, or returns it.
     Both may be coroutine functions. A request that cannot be admitted waits up to `timeout` for its turn, in the queue
-    of its client. `prefix` distinguishes the limits of several routes, which otherwise are one.
+    of its client. `prefix` distinguishes the limits of several routes, which otherwise are one, and is the name of a
+    single limit.
     """
 
     def __init__(
@@ -132,9 +135,9 @@ class RateLimit:
         check_runs(cell, type(self).__name__, awaited=True)
         self.cell, self.key, self.quantity = cell, key, quantity
         self.timeout, self.prefix = timeout, prefix
-        self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {"default": limit}
+        self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {prefix: limit}
         if not self.limits or any('"' in name or not name.isascii() for name in self.limits):
-            raise ValueError("a limit has a name in ASCII without quotes, and there is at least one")
+            raise ValueError("a limit has a name, or prefix, in ASCII without quotes, and there is at least one")
         for each in self.limits.values():
             of_kind(each, "limit", *COUNTED)
         function(key, "key")
