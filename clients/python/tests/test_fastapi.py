@@ -139,7 +139,15 @@ def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
         first, second = (client.get(limited + "/decorated", headers={"x-user": "dan"}) for _ in range(2))
         assert first.json() == "decorated"
         assert second.status_code == 429 and second.headers["content-type"] == "application/problem+json"
+        # The middleware lists its limit, and leaves the numbers of the one that refused.
+        assert second.headers["x-ratelimit-remaining"] == "0" and second.headers["x-ratelimit-limit"] == "1"
         assert 3590 <= int(second.headers["retry-after"]) <= 3600
+        total = [client.get(limited + "/total", headers={"x-user": "eve"}) for _ in range(2)]
+        assert [answer.status_code for answer in total] == [200, 429]
+        for answer in total:
+            assert answer.headers["ratelimit"].replace('"every";r=999, ', "").startswith('"total";r=0')
+            assert answer.headers["x-ratelimit-remaining"] == "0"
+            assert not {"x-ratelimit-reset", "retry-after"} & set(answer.headers)
 
 
 async def test_requests_wait_for_their_turn_and_block_nobody(limited: str) -> None:
