@@ -21,7 +21,7 @@ function explained(error, key) {
   const text = String(error?.message);
   const because = (message) => Object.assign(new Error(message, { cause: error }), { code: error.code });
   if (/^(ERR )?unknown command/.test(text)) return because('the server has not loaded redis-cell');
-  if (text.startsWith('WRONGTYPE')) return because(`${text} (key: ${key})`);
+  if (/WRONGTYPE|does not hold this limiter's state/.test(text)) return because(`${text} (key: ${key})`);
   return error;
 }
 

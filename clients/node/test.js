@@ -159,6 +159,7 @@ test('the messages are those of the page', async () => {
   const mistakes = [
     () => hit(without),
     () => hit(client),
+    () => client.set('limit:user123', 'x').then(() => hit(client)),
     at(`redis://ann:secret@${host}`),
     at(`redis://bob:secret@${host}`),
     at(`redis://ann:wrong@${host}`),

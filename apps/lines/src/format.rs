@@ -287,6 +287,12 @@ impl Format {
                     && value("address") != Some(b"-")
             })
         };
+        let first = sample.first().map(Vec::as_slice).unwrap_or_default();
+        if first.contains(&0) {
+            return Err(NoFormat(
+                "it begins like a binary file: if it is a log, name its --format".to_owned(),
+            ));
+        }
         for line in sample {
             if line.first() == Some(&b'{') {
                 return Self::json(hints, fields);
@@ -298,7 +304,7 @@ impl Format {
                 return Self::layout(name, layout, hints, fields);
             }
         }
-        let header = sample.first().is_some_and(|line| line.contains(&b','));
+        let header = first.contains(&b',') && str::from_utf8(first).is_ok();
         if hints.columns.is_some() || header {
             return Self::csv(hints, fields, sample);
         }

@@ -65,6 +65,10 @@ struct Arguments {
     #[arg(long, value_name = "SHARE", value_parser = share, default_value = "10%")]
     max_unreadable: f64,
 
+    /// The share of calls that may lack the key of a limiter, if the policy is checked.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "10%")]
+    max_exempt: f64,
+
     /// The number of most refused keys to show.
     #[arg(long, default_value_t = 10)]
     top: usize,
@@ -77,6 +81,9 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
+
+/// What is wrong with lines that are too late.
+const LATE: &str = "are earlier than one before them by over a minute";
 
 fn field(text: &str) -> Result<(String, String), String> {
     let (name, source) = text.split_once('=').ok_or("it is written NAME=FIELD")?;
@@ -141,19 +148,26 @@ fn plan(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     }
     let log = &report.log;
     let all = log.read.saturating_add(log.unreadable);
-    let wrong = [
-        ("cannot be read", log.unreadable),
-        ("are earlier than one before them by over a minute", log.too_late),
+    let mut wrong = vec![
+        ("cannot be read".to_owned(), log.unreadable, all, "unreadable", arguments.max_unreadable),
+        (LATE.to_owned(), log.too_late, all, "unreadable", arguments.max_unreadable),
     ];
+    // A check must not pass because a limiter saw few of the calls.
+    if let (Some(_), Some(policy)) = (&report.check, report.policies.last()) {
+        wrong.extend(policy.limiters.iter().map(|limiter| {
+            let how = format!("have no key {}", limiter.key);
+            (how, limiter.exempt, log.read, "exempt", arguments.max_exempt)
+        }));
+    }
     if shown {
         let text = table::render(&report)?;
         write(Path::new("-"), &painted(text))?;
     }
-    for (how, lines) in wrong {
-        let (share, allowed) = (cell_plan::report::share(lines, all), arguments.max_unreadable);
-        if share > allowed && !faults::has("any-unreadable") {
+    for (how, lines, all, option, allowed) in wrong {
+        let share = cell_plan::report::share(lines, all);
+        if share > allowed && !faults::has(&format!("any-{option}")) {
             let [share, allowed] = [share, allowed].map(table::percent);
-            return Err(format!("{share} of the lines {how}, and --max-unreadable allows {allowed}").into());
+            return Err(format!("{share} of the lines {how}, and --max-{option} allows {allowed}").into());
         }
     }
     Ok(report.check.is_none_or(|check| check.passed) || faults::has("always-passes"))

@@ -152,6 +152,8 @@ pub struct LimiterReport {
     pub keys: u64,
     /// The number of keys that were refused at least once.
     pub keys_refused: u64,
+    /// Calls that do not meet it, because they lack a field of its key.
+    pub exempt: u64,
     /// Calls that it refused, or would have refused.
     pub refused: u64,
     /// The keys that were refused most often.
@@ -227,6 +229,7 @@ impl PolicyReport {
         top: usize,
     ) -> Self {
         let (keys, keys_refused) = tally.keys(policy);
+        let calls = tally.requests.saturating_add(tally.exempt);
         let limiters = policy.limiters.iter().zip(&tally.limiters).enumerate();
         let limiters = limiters.map(|(at, (limiter, tally))| {
             let (keys, keys_refused) = tally.keys();
@@ -236,6 +239,7 @@ impl PolicyReport {
                 shadow: limiter.shadow,
                 keys,
                 keys_refused,
+                exempt: calls.saturating_sub(tally.requests.iter().sum()),
                 refused: tally.refused,
                 top: replay
                     .names(position, at)

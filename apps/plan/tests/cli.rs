@@ -360,6 +360,13 @@ fn what_cannot_be_read_is_counted_and_shown() {
     assert!(said.contains("comments: it has empty lines and comments only"), "{said}");
     let said = error(EACH_ADDRESS, &[&folder.file("binary", "a\u{1b}[31mb,c\n1,2\n")]);
     assert!(said.contains("no field time") && !said.contains('\u{1b}'), "{said:?}");
+    for (bytes, reason) in [
+        (&b"\x7fELF\0,\n{\n"[..], "it begins like a binary file: if it is a log, name its --format"),
+        (b"BZh\xff,a\n", "the format of the log is not recognized"),
+    ] {
+        let said = error(EACH_ADDRESS, &[&folder.file("binary", bytes)]);
+        assert!(said.contains(reason), "{said:?}");
+    }
     let said = error(EACH_ADDRESS, &[&folder.file("words", "no format\n")]);
     assert!(said.contains("the format of the log is not recognized"), "{said}");
     let said = error(EACH_ADDRESS, &[Path::new("/no/such/log")]);
@@ -447,6 +454,13 @@ fn calls_without_a_user_meet_no_limiter_of_users() {
         (&policy["exempt"], &policy["requests"], &policy["refused"]),
         (&20.into(), &10.into(), &6.into())
     );
+    // A check says so, of any limiter, unless that many are allowed.
+    for policy in ["u:<user> THROTTLE 99 1 1 1", "ip:<address> FIXED 99 1 1 u:<user> FIXED 99 1 1"] {
+        let words = ["-p", policy, "--max-refused", "1%"];
+        let said = error(&words, &[&file]);
+        assert!(said.contains("66.7 % of the lines have no key u:<user>, and --max-exempt"), "{said}");
+        report(&[&words[..], &["--max-exempt", "67%"]].concat(), &[&file]);
+    }
 }
 
 #[test]
@@ -504,7 +518,7 @@ fn a_long_log_takes_the_memory_of_its_keys() {
 
 /// Each seeded fault of `src/faults.rs`, and the test of this file that must fail with it.
 #[cfg(feature = "faults")]
-const FAULTS: [(&str, &str); 19] = [
+const FAULTS: [(&str, &str); 20] = [
     ("cut-is-the-end", "compressed_files_and_standard_input_are_read"),
     ("one-by-one", "logs_of_several_servers_are_merged_by_time"),
     ("absent-is-silent", "a_check_does_not_pass_on_what_no_line_has"),
@@ -519,6 +533,7 @@ const FAULTS: [(&str, &str); 19] = [
     ("first-is-checked", "two_policies_stand_side_by_side_and_the_last_one_is_checked"),
     ("always-passes", "two_policies_stand_side_by_side_and_the_last_one_is_checked"),
     ("exempt-is-a-request", "calls_without_a_user_meet_no_limiter_of_users"),
+    ("any-exempt", "calls_without_a_user_meet_no_limiter_of_users"),
     ("shadow-refuses", "a_limiter_in_shadow_is_counted_and_refuses_nothing"),
     ("shadow-has-keys", "a_limiter_in_shadow_is_counted_and_refuses_nothing"),
     ("first-is-last", "every_format_gives_the_same_answer"),

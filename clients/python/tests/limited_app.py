@@ -39,6 +39,10 @@ def made(port: int, when_unavailable: WhenUnavailable) -> FastAPI:
     async def own() -> PlainTextResponse:  # pyright: ignore[reportUnusedFunction]
         return PlainTextResponse("a response that the route makes")
 
+    @app.get("/total", dependencies=[Depends(RateLimit(guard, Fixed.total(1), key=user, prefix="total"))])
+    async def total() -> None:  # pyright: ignore[reportUnusedFunction]
+        pass
+
     @app.post("/wait", dependencies=[Depends(RateLimit(guard, Rate(20, per=1, at_once=1), key=user, timeout=9))])
     async def wait(request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
         return await request.json()

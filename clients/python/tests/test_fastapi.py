@@ -17,11 +17,12 @@ import httpx
 import pytest
 import redis.asyncio
 from fastapi import Depends, FastAPI, Response
+from starlette.datastructures import MutableHeaders
 
 import servers
 from limited_app import made, waiting
 from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Lease, Log, Rate
-from redis_cell.fastapi import RateLimit, RateLimitMiddleware
+from redis_cell.fastapi import RateLimit, RateLimitMiddleware, add_fields
 from uvicorn_thread import serving
 
 WORKERS = 3
@@ -81,13 +82,12 @@ def test_fields_are_those_of_the_page(limited: str) -> None:
         answers = [client.get(limited + "/own") for _ in range(4)]
     names = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after")
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert '"default";r=2;t=2' in answers[0].headers["ratelimit"]
-    assert '"default";q=3;w=6' in answers[0].headers["ratelimit-policy"]
-    assert '"default";q=1000;w=3600' in answers[0].headers["ratelimit-policy"]
+    assert answers[0].headers.get_list("ratelimit") == ['"every";r=999, "http";r=2;t=2']
+    assert answers[0].headers.get_list("ratelimit-policy") == ['"every";q=1000;w=3600, "http";q=3;w=6']
     # The other fields are those of the limit that has the least left, once.
     assert [answers[0].headers.get(name) for name in names] == ["3", "2", "2", None]
     refused = [answers[3].headers.get(name) for name in names]
-    assert refused == ["3", "0", "6", "2"] and '"default";r=0;t=2' in answers[3].headers["ratelimit"]
+    assert refused == ["3", "0", "6", "2"] and '"http";r=0;t=2' in answers[3].headers["ratelimit"]
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -115,7 +115,15 @@ def test_of_several_limits_the_one_with_the_least_left_is_told(
         for path, known in (("/", ["5", "4"]), ("/own", ["unknown", "unknown"])):
             answer = client.get(url + path)
             assert [answer.headers[f"x-ratelimit-{name}"] for name in ("limit", "remaining")] == known
-        assert client.get(url).headers["ratelimit"].count('"default"') == 2
+        names = [member.split(";")[0] for member in client.get(url).headers["ratelimit"].split(", ")]
+        assert names == ['"least5"', '"least9"'][::order]
+
+
+def test_of_a_refusal_the_fields_are_those_of_the_limit_that_refused() -> None:
+    """A request for five units was refused by a limit that has two left, and another limit has one left."""
+    headers = MutableHeaders({"X-RateLimit-Remaining": "2", "Retry-After": "9"})
+    add_fields(headers, [("RateLimit", '"other";r=1'), ("X-RateLimit-Remaining", "1")])
+    assert headers["X-RateLimit-Remaining"] == "2" and headers["RateLimit"] == '"other";r=1'
 
 
 def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
@@ -131,7 +139,15 @@ def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
         first, second = (client.get(limited + "/decorated", headers={"x-user": "dan"}) for _ in range(2))
         assert first.json() == "decorated"
         assert second.status_code == 429 and second.headers["content-type"] == "application/problem+json"
+        # The middleware lists its limit, and leaves the numbers of the one that refused.
+        assert second.headers["x-ratelimit-remaining"] == "0" and second.headers["x-ratelimit-limit"] == "1"
         assert 3590 <= int(second.headers["retry-after"]) <= 3600
+        total = [client.get(limited + "/total", headers={"x-user": "eve"}) for _ in range(2)]
+        assert [answer.status_code for answer in total] == [200, 429]
+        for answer in total:
+            assert answer.headers["ratelimit"].replace('"every";r=999, ', "").startswith('"total";r=0')
+            assert answer.headers["x-ratelimit-remaining"] == "0"
+            assert not {"x-ratelimit-reset", "retry-after"} & set(answer.headers)
 
 
 async def test_requests_wait_for_their_turn_and_block_nobody(limited: str) -> None:
@@ -160,7 +176,7 @@ async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(server: serv
             leaving.cancel()
             while server.counted("blocked_clients") > 1:
                 await asyncio.sleep(0.01)
-            admin.delete("{waiting:ann}:default")
+            admin.delete("{waiting:ann}:waiting")
             assert (await staying).text == "three" * 100_000
             assert not server.counted("blocked_clients")
 
@@ -180,8 +196,10 @@ def test_without_the_server(choice: Any, status: int) -> None:
 def test_mistakes_are_told_as_such() -> None:
     with pytest.raises(TypeError, match="RateLimit needs an AsyncCell or an AsyncGuard, not Cell"):
         RateLimit(Cell(redis.Redis()), Rate(1, per=1))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="a limit has a name"):
+    with pytest.raises(ValueError, match="a limit has a name, or prefix,"):
         RateLimit(AsyncCell(redis.asyncio.Redis()), {})
+    with pytest.raises(ValueError, match="a limit has a name, or prefix,"):
+        RateLimit(AsyncCell(redis.asyncio.Redis()), Rate(1, per=1), prefix="Suche nach Äpfeln")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"limit": 30}, "limit must be Rate, Bucket, Funnel, Fixed, Window or Log, not 30"),
         ({"limit": {"a": Lease(1, lease=1, holder="x")}}, "limit must be Rate, Bucket"),

@@ -170,11 +170,12 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, client: 
     client.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~user*", "+@all", "-cl.throttle")
     client.execute_command("ACL", "SETUSER", "bob", "on", ">secret", "~other*", "+@all")
     client.rpush("user123", 1)
+    client.set("user124", "a text")
     nobody = servers.free_port()
 
-    def throttled(port: int, **options: Any) -> Any:
+    def throttled(port: int, key: str = "user123", **options: Any) -> Any:
         with redis.Redis(port=port, retry=Retry(NoBackoff(), 0), **options) as made:
-            return Cell(made).throttle("user123", HOURLY)
+            return Cell(made).throttle(key, HOURLY)
 
     with servers.running(module=False) as bare, redis.Redis(port=bare.port) as without:
         mistakes: list[Callable[[], Any]] = [
@@ -184,6 +185,7 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, client: 
             lambda: throttled(server.port, username="bob", password="secret"),
             lambda: throttled(server.port, username="ann", password="wrong"),
             lambda: throttled(server.port),
+            lambda: throttled(server.port, "user124"),
             lambda: throttled(nobody),
             lambda: Cell.from_url("http://localhost"),
             lambda: Cell.from_url("redis://localhost/abc"),
@@ -193,6 +195,7 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, client: 
                 mistake()
             # From 7.2 on, the server names the user.
             said = re.sub("User (ann|bob)", "this user", str(error.value)).replace(str(nobody), "6379")
+            said = said.replace("user124", "user123")
             assert f"`{said}`" in page
     client.execute_command("ACL", "DELUSER", "ann", "bob")
 

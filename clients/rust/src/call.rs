@@ -466,7 +466,7 @@ pub(crate) fn is_of_redis_cell(cmd: &Cmd) -> bool {
 }
 
 /// Returns the error of a call in words that name its cause: a server without the module, or the key of
-/// another type.
+/// another type or state.
 pub(crate) fn explained(cmd: &Cmd, error: RedisError) -> RedisError {
     let detail = error.detail().unwrap_or_default();
     if !is_of_redis_cell(cmd) {
@@ -475,13 +475,17 @@ pub(crate) fn explained(cmd: &Cmd, error: RedisError) -> RedisError {
     if detail.starts_with("unknown command") {
         return (error.kind(), "the server has not loaded redis-cell").into();
     }
+    let is_type = error.code() == Some("WRONGTYPE");
     match cmd.args_iter().nth(1) {
-        Some(Arg::Simple(key)) if error.code() == Some("WRONGTYPE") => {
+        Some(Arg::Simple(key)) if is_type || detail.contains("does not hold this limiter's state") => {
             let several = cmd.args_iter().next().is_some_and(
                 |name| matches!(name, Arg::Simple(name) if name.starts_with(b"CL.M") || name == b"CL.BMTAKE"),
             );
             let others = if several { " or another key of the call" } else { "" };
             let detail = format!("{detail}: \"{}\"{others}", key.escape_ascii());
+            if !is_type {
+                return (error.kind(), "An error was signalled by the server", detail).into();
+            }
             redis::make_extension_error("WRONGTYPE".to_owned(), Some(detail))
         }
         _ => error,

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 ///
 /// The methods that send the call repeat it if its reply is lost or the server is unavailable
 /// ([`is_unavailable`]): five attempts in all, after pauses of 50 ms, 100 ms, and so on. No attempt begins
-/// after half of the period, so that none arrives when the reply is no longer stored. To leave time for
-/// repetitions, choose a period of at least four times the longest wait of the call. Use a separate key for
-/// each piece of work, such as the identifier of a payment. After an error, the call can be made again with
-/// the same key.
+/// after half of the period, so that none arrives when the reply is no longer stored, and none but the second
+/// when the attempts have taken five seconds beside the pauses and the longest wait of the call. To leave
+/// time for repetitions, choose a period of at least four times that wait. Use a separate key for each piece
+/// of work, such as the identifier of a payment. After an error, the call can be made again with the same
+/// key.
 ///
 /// A `Connection` or a `MultiplexedConnection` that breaks stays broken. A `ConnectionManager`, a `Client`
 /// and a cluster's connection reconnect for the next attempt.
@@ -64,21 +65,29 @@ impl Once {
     }
 }
 
+/// How long after the end of its wait the reply to a call may arrive.
+pub(crate) const MARGIN: Duration = Duration::from_secs(5);
+
 /// The attempts at a call: one, or several if the call may be repeated.
 pub(crate) struct Attempts {
     begin: Instant,
     last: Duration,
+    /// When the attempts have taken too long, without the pauses. `None` if the call waits for ever.
+    longest: Option<Duration>,
     left: u32,
     pause: Duration,
     pub repeated: bool,
 }
 
 impl Attempts {
-    pub fn new(once: Option<&Once>) -> Self {
+    /// Starts the attempts at a call that waits in the server for up to `wait`, or for ever, and the reply to
+    /// which may arrive within the margin after that.
+    pub fn new(once: Option<&Once>, wait: Option<Duration>, margin: Duration) -> Self {
         let (last, left, pause) = once.map_or((Duration::ZERO, 1, Duration::ZERO), |once| {
             (once.period.checked_div(2).unwrap_or_default(), once.tries, once.pause)
         });
-        Self { begin: Instant::now(), last, left, pause, repeated: false }
+        let longest = wait.map(|wait| wait.saturating_add(margin));
+        Self { begin: Instant::now(), last, longest, left, pause, repeated: false }
     }
 
     /// Returns the instant of the first attempt, which may have taken the units of a repeated call.
@@ -90,7 +99,10 @@ impl Attempts {
     pub fn pause(&mut self, error: &RedisError) -> Option<Duration> {
         let pause = self.pause;
         self.left = self.left.saturating_sub(1);
-        let late = self.begin.elapsed().saturating_add(pause) >= self.last;
+        self.longest = self.longest.map(|longest| longest.saturating_add(pause));
+        // A reply that is lost in silence takes the whole time of an attempt, and the call is repeated still.
+        let end = self.longest.filter(|_| self.repeated).map_or(self.last, |longest| longest.min(self.last));
+        let late = self.begin.elapsed().saturating_add(pause) >= end;
         // The server in which the call waited has become a replica.
         let demoted =
             error.code() == Some("UNBLOCKED") && error.detail().is_some_and(|text| text.starts_with("force"));
@@ -133,5 +145,25 @@ pub(crate) async fn repeat_async<C: redis::aio::ConnectionLike + Send, T: FromRe
             answer => return answer,
         };
         tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::ErrorKind;
+
+    #[test]
+    fn only_the_second_attempt_begins_after_the_margin() {
+        let once = Once::new("k", Duration::from_secs(600)).pause(Duration::ZERO);
+        let lost = (ErrorKind::Io, "lost").into();
+        for (wait, margin, attempts) in [
+            (Some(Duration::ZERO), Duration::ZERO, 2),
+            (Some(Duration::ZERO), Duration::from_secs(60), 5),
+            (None, Duration::ZERO, 5),
+        ] {
+            let mut made = Attempts::new(Some(&once), wait, margin);
+            assert_eq!(std::iter::from_fn(|| made.pause(&lost)).count() + 1, attempts, "{wait:?} {margin:?}");
+        }
     }
 }

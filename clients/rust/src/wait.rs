@@ -85,7 +85,6 @@ impl Wait {
     }
 
     /// Returns how long the server makes the call wait at most, or `None` if without limit.
-    #[cfg(feature = "aio")]
     pub(crate) fn longest(&self) -> Option<Duration> {
         if self.maxlen == Some(0) { Some(Duration::ZERO) } else { self.timeout }
     }

@@ -1,7 +1,7 @@
 //! Connections for calls that wait.
 
 use crate::call::{explained, giving_back};
-use crate::once::Attempts;
+use crate::once::{self, Attempts};
 use crate::{Answer, MTake, Taken, Together, Wait};
 use redis::aio::MultiplexedConnection;
 #[cfg(feature = "cluster")]
@@ -30,8 +30,9 @@ mod cluster;
 /// `CLIENT UNBLOCK`, the connection is closed instead; then units that the server takes at that very moment
 /// are lost. What a call with [`Once`](crate::Once) has taken stays taken, because it may be repeated.
 ///
-/// No call waits longer than its time and a [margin](Self::margin), even if the server is frozen. Only a call
-/// with [`Wait::forever`] has no such end: drop its future, as `tokio::time::timeout` does.
+/// No call waits longer than its time and a [margin](Self::margin), even if the server is frozen; a call with
+/// [`Once`](crate::Once) is repeated then, and its last attempt has a margin of its own. Only a call with
+/// [`Wait::forever`] has no such end: drop its future, as `tokio::time::timeout` does.
 ///
 /// # Example
 /// ```
@@ -237,7 +238,7 @@ impl Waiter {
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// The default of [`margin`](Self::margin): five seconds, as in the Python client.
-    pub const MARGIN: Duration = Duration::from_secs(5);
+    pub const MARGIN: Duration = once::MARGIN;
 
     /// Creates a waiter for the server of `client`. No connection is made before the first call.
     pub fn new(client: Client) -> Self {
@@ -255,8 +256,8 @@ impl Waiter {
         Self { config: self.config.set_connection_timeout(Some(timeout)), ..self }
     }
 
-    /// Sets how long after the end of its wait a call ends at the latest, with connections, redirections and
-    /// repetitions. A margin that a busy server outlasts loses units: the server may still take them.
+    /// Sets how long after the end of its wait an attempt at a call ends at the latest, with connections and
+    /// redirections. A margin that a busy server outlasts loses units: the server may still take them.
     #[must_use]
     pub fn margin(self, margin: Duration) -> Self {
         Self { margin, ..self }
@@ -273,13 +274,26 @@ impl Waiter {
     /// # Panics
     /// Panics outside a tokio runtime with a timer.
     pub async fn take(&self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>> {
-        let answer = self.repeat(&limiters, &wait);
-        let Some(time) = wait.longest() else { return answer.await };
-        timeout(time.saturating_add(self.margin), answer).await.unwrap_or_else(|_| {
-            // The unused connections to a frozen server are frozen too.
-            self.server_of(&limiters).unused().clear();
-            Err((ErrorKind::Io, "the server has not answered in time").into())
-        })
+        let mut attempts = Attempts::new(limiters.is_once(), wait.longest(), self.margin);
+        loop {
+            let passed = attempts.begin().elapsed();
+            let answer = self.attempt(&limiters, &wait, passed);
+            let answer = match wait.longest() {
+                None => answer.await,
+                Some(time) => {
+                    let left = time.saturating_sub(passed).saturating_add(self.margin);
+                    timeout(left, answer).await.unwrap_or_else(|_| {
+                        // The unused connections to a frozen server are frozen too.
+                        self.server_of(&limiters).unused().clear();
+                        Err((ErrorKind::Io, "the server has not answered in time").into())
+                    })
+                }
+            };
+            match answer {
+                Ok(answer) => return Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts))),
+                Err(error) => tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await,
+            }
+        }
     }
 
     /// The server in which a call waits, as far as it is known.
@@ -291,25 +305,23 @@ impl Waiter {
         }
     }
 
-    async fn repeat(&self, limiters: &MTake, wait: &Wait) -> RedisResult<Option<Taken>> {
-        let mut attempts = Attempts::new(limiters.is_once());
-        loop {
-            let cmd = || limiters.clone().waiting(wait, attempts.begin().elapsed());
-            let answer = match &self.servers {
-                Servers::One(server) => {
-                    let cmd = cmd()?;
-                    match server.connection(&self.config).await {
-                        Ok(connection) => server.send(connection, false, cmd, &self.config).await,
-                        Err(error) => Err(error),
-                    }
-                }
-                #[cfg(feature = "cluster")]
-                Servers::Cluster(nodes) => cluster::follow(nodes, slot(limiters), &self.config, cmd).await,
-            };
-            match answer {
-                Ok(answer) => return Ok(answer.map(|answer| Taken::after_wait(answer, limiters, &attempts))),
-                Err(error) => tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await,
+    /// Sends the call once, for the rest of its wait.
+    async fn attempt(
+        &self,
+        limiters: &MTake,
+        wait: &Wait,
+        passed: Duration,
+    ) -> RedisResult<Option<Together<Answer>>> {
+        let begin = Instant::now();
+        let cmd = || limiters.clone().waiting(wait, passed.saturating_add(begin.elapsed()));
+        match &self.servers {
+            Servers::One(server) => {
+                let cmd = cmd()?;
+                let connection = server.connection(&self.config).await?;
+                server.send(connection, false, cmd, &self.config).await
             }
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(nodes) => cluster::follow(nodes, slot(limiters), &self.config, cmd).await,
         }
     }
 }

@@ -24,7 +24,7 @@ from starlette.requests import HTTPConnection
 
 from .answers import Answer, RateLimited, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import COUNTED, Bucket, Calendar, Counted, Fixed, Funnel, Rate, function, of_kind, whole
+from .limiters import COUNTED, Bucket, Calendar, Counted, Fixed, Funnel, Rate, Total, function, of_kind, whole
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
 from .waiting import async_wait, check_runs
@@ -56,23 +56,32 @@ def fields(limits: Mapping[str, Counted], answer: Together[Answer], keys: Mappin
     found = [
         ("RateLimit-Policy", ", ".join(policies)),
         ("RateLimit", ", ".join(states)),
-        ("X-RateLimit-Limit", str(tightest.limit)),
-        (REMAINING, str(tightest.remaining)),
-        ("X-RateLimit-Reset", str(math.ceil(tightest.reset_after))),
     ]
-    wait = answer.combined.retry_after
-    return found if wait is None else [*found, ("Retry-After", str(math.ceil(wait)))]
+    return found + _told(tightest, answer.combined.retry_after)
+
+
+def _told(row: Answer, wait: float | None) -> list[Field]:
+    """Returns X-RateLimit-* of a limit, and Retry-After of a refusal. A total that does not expire has no end."""
+    found = [("X-RateLimit-Limit", str(row.limit)), (REMAINING, str(row.remaining))]
+    for name, time in (("X-RateLimit-Reset", row.reset_after), ("Retry-After", wait)):
+        if time is not None and time < math.inf:
+            found.append((name, str(math.ceil(time))))
+    return found
 
 
 def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
     """Adds the fields of a RateLimit to those of others. RateLimit is a list, and has all limits. Of the other fields,
-    those of the limit remain that has the least left."""
+    those of the limit remain that has refused, or has the least left."""
     own = dict(found)
     there, left = headers.get(REMAINING, ""), own.get(REMAINING, "")
-    tighter = not there or (there.isdecimal() and int(left or 0) < int(there))
+    refused = "Retry-After" in headers
+    tighter = not there or (not refused and there.isdecimal() and int(left or 0) < int(there))
+    if tighter:
+        del headers["X-RateLimit-Reset"]  # the other limit's, if this one has none
     for name, value in own.items():
         if name.startswith("RateLimit"):
-            headers.append(name, value)
+            # One line: many clients read the first only.
+            headers[name] = ", ".join([*headers.getlist(name), value])
         elif tighter:
             headers[name] = value
 
@@ -85,8 +94,8 @@ def _window(limit: Counted) -> int | None:
     """Returns the time in which the whole limit comes back, in seconds. None if it has no fixed length."""
     if isinstance(limit, (Rate, Bucket, Funnel)):
         return -(-limit.limit * micros(limit.per, "per") // (limit.count * 1_000_000))
-    if isinstance(limit, Fixed) and isinstance(limit.per, Calendar):
-        return _CALENDAR.get(limit.per.unit)
+    if isinstance(limit, Fixed) and isinstance(limit.per, (Calendar, Total)):
+        return _CALENDAR.get(limit.per.unit) if isinstance(limit.per, Calendar) else None
     return None if limit.per is None else -(-micros(cast(Seconds, limit.per), "per") // 1_000_000)
 
 
@@ -97,14 +106,14 @@ def _until_more(limit: Counted, row: Answer) -> int | None:
     if isinstance(limit, (Rate, Bucket, Funnel)):
         used = (row.limit - row.remaining - 1) * micros(limit.per, "per")
         return max(0, -(-(micros(row.reset_after, "reset_after") * limit.count - used) // (limit.count * 1_000_000)))
-    return math.ceil(row.reset_after) if isinstance(limit, Fixed) else None
+    return math.ceil(row.reset_after) if isinstance(limit, Fixed) and row.reset_after < math.inf else None
 
 
 def refusal(answer: Answer) -> tuple[int, str]:
     """Returns the status of a refusal, and its reason."""
     if answer.decided_by == "fail_closed":
         return 503, "the rate limiter is unavailable"
-    if isinstance(answer, RefusedForever):
+    if isinstance(answer, RefusedForever) and answer.reset_after < math.inf:  # or else a total is used up
         return 413, "the request alone exceeds a limit"
     return 429, "a limit is reached"
 
@@ -116,7 +125,8 @@ class RateLimit:
     is 503 then. `limit` is a limit, or a mapping from names to limits, all of which must admit a request. `key` returns
     the name of the client of a request, or None if it has no limit. `quantity` is the cost of a request, or returns it.
     Both may be coroutine functions. A request that cannot be admitted waits up to `timeout` for its turn, in the queue
-    of its client. `prefix` distinguishes the limits of several routes, which otherwise are one.
+    of its client. `prefix` distinguishes the limits of several routes, which otherwise are one, and is the name of a
+    single limit.
     """
 
     def __init__(
@@ -132,9 +142,9 @@ class RateLimit:
         check_runs(cell, type(self).__name__, awaited=True)
         self.cell, self.key, self.quantity = cell, key, quantity
         self.timeout, self.prefix = timeout, prefix
-        self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {"default": limit}
+        self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {prefix: limit}
         if not self.limits or any('"' in name or not name.isascii() for name in self.limits):
-            raise ValueError("a limit has a name in ASCII without quotes, and there is at least one")
+            raise ValueError("a limit has a name, or prefix, in ASCII without quotes, and there is at least one")
         for each in self.limits.values():
             of_kind(each, "limit", *COUNTED)
         function(key, "key")
@@ -282,8 +292,7 @@ def _problem(status: int, reason: str, own: list[Field], answer: Together[Answer
 async def rate_limited(request: Request, error: Exception) -> JSONResponse:
     """A handler that answers the refusals of `limited`: app.add_exception_handler(RateLimited, rate_limited)."""
     assert isinstance(error, RateLimited)
-    wait = error.retry_after
-    own = [] if wait is None or error.answer.decided_by == "fail_closed" else [("Retry-After", str(math.ceil(wait)))]
+    own = [] if error.answer.decided_by == "fail_closed" else _told(error.answer, error.retry_after)
     return _problem(*refusal(error.answer), own)
 
 

@@ -7,9 +7,9 @@ use redis_cell_client::{CellCommands, Rate, Units};
 
 const PAGE: &str = include_str!("../../../../docs/errors.md");
 
-fn message(url: &str) -> String {
+fn message(url: &str, key: &str) -> String {
     let call = || -> RedisResult<()> {
-        Client::open(url)?.get_connection()?.cl_throttle("user123", Rate::per_minute(30), Units(1)).map(drop)
+        Client::open(url)?.get_connection()?.cl_throttle(key, Rate::per_minute(30), Units(1)).map(drop)
     };
     call().unwrap_err().to_string()
 }
@@ -22,8 +22,10 @@ fn the_messages_are_those_of_the_page() {
     admin.call("ACL SETUSER ann on >secret ~user* +@all -cl.throttle");
     admin.call("ACL SETUSER bob on >secret ~other* +@all");
     admin.call("RPUSH user123 x");
+    admin.call("SET user124 text");
     let mut missing = Vec::new();
-    for url in [
+    let state = (format!("redis://127.0.0.1:{port}"), "user124");
+    let urls = [
         format!("redis://127.0.0.1:{}", without.port()),
         format!("redis://ann:secret@127.0.0.1:{port}"),
         format!("redis://bob:secret@127.0.0.1:{port}"),
@@ -32,9 +34,11 @@ fn the_messages_are_those_of_the_page() {
         format!("redis://127.0.0.1:{NOBODY}"),
         "http://127.0.0.1".to_owned(),
         "redis://127.0.0.1/abc".to_owned(),
-    ] {
+    ];
+    for (url, key) in urls.into_iter().map(|url| (url, "user123")).chain([state]) {
         // From 7.2 on, the server names the user.
-        let said = message(&url).replace("User ann", "this user").replace("User bob", "this user");
+        let said = message(&url, key).replace("User ann", "this user").replace("User bob", "this user");
+        let said = said.replace("user124", "user123");
         let quoted = said.strip_prefix("NoPerm: ").unwrap_or(&said);
         if !PAGE.contains(&format!("`{quoted}`")) {
             missing.push(said);

@@ -5,7 +5,7 @@ use crate::functions::library;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
     AsyncCellCommands, Backend, CellCommands, CellConnection, Difference, Fixed, FixedWindow, Flow, MSettle,
-    MTake, Once, Rate, Units, Wait, Waiter,
+    MTake, Once, Rate, Units, Wait, Waiter, is_unavailable,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A proxy that closes the connection in place of a share of the replies to calls of redis-cell. The calls
-/// themselves arrive.
+/// A proxy that closes the connection in place of a share of the replies to calls of redis-cell, or sends
+/// nothing if it is silent. The calls themselves arrive.
 struct Lossy {
     port: u16,
     lost: Arc<AtomicU32>,
@@ -22,7 +22,7 @@ struct Lossy {
 }
 
 impl Lossy {
-    fn before(server: &Server, percent: u32) -> Self {
+    fn before(server: &Server, percent: u32, silent: bool) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let this = Self {
             port: listener.local_addr().unwrap().port(),
@@ -35,7 +35,7 @@ impl Lossy {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(("127.0.0.1", to)).unwrap());
                 let (lost, percent, random) = (Arc::clone(&lost), Arc::clone(&percent), Arc::clone(&random));
-                std::thread::spawn(move || relay(&client, &server, &lost, &percent, &random));
+                std::thread::spawn(move || relay(&client, &server, [&lost, &percent], &random, silent));
             }
         });
         this
@@ -50,7 +50,13 @@ impl Lossy {
     }
 }
 
-fn relay(client: &TcpStream, server: &TcpStream, lost: &AtomicU32, percent: &AtomicU32, random: &AtomicU64) {
+fn relay(
+    client: &TcpStream,
+    server: &TcpStream,
+    [lost, percent]: [&AtomicU32; 2],
+    random: &AtomicU64,
+    silent: bool,
+) {
     let is_call = AtomicU32::new(0);
     let one_way = |mut from: &TcpStream, mut to: &TcpStream, replies: bool| {
         let mut buffer = vec![0; 1 << 16];
@@ -64,6 +70,9 @@ fn relay(client: &TcpStream, server: &TcpStream, lost: &AtomicU32, percent: &Ato
                 random.store(next, Relaxed);
                 if next >> 33 < u64::from(percent.load(Relaxed)) * (1 << 31) / 100 {
                     lost.fetch_add(1, Relaxed);
+                    if silent {
+                        continue;
+                    }
                     break;
                 }
             }
@@ -114,7 +123,7 @@ fn settlement(number: u32) -> MSettle {
 #[test]
 fn calls_whose_replies_are_lost_count_once() {
     for server in [Server::start(), library()] {
-        let way = Lossy::before(&server, 30);
+        let way = Lossy::before(&server, 30, false);
         let mut connection = CellConnection::new(way.client(), Backend::Auto);
         for number in 0..30 {
             assert!(connection.cl_mtake(payment(number)).unwrap().combined.admitted());
@@ -130,7 +139,7 @@ fn calls_whose_replies_are_lost_count_once() {
 async fn asynchronous_and_waiting_calls_whose_replies_are_lost_count_once() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let way = Lossy::before(&server, 30);
+    let way = Lossy::before(&server, 30, false);
     let mut connection =
         ConnectionManager::new_lazy_with_config(way.client(), ConnectionManagerConfig::new()).unwrap();
     let waiter = Waiter::new(way.client());
@@ -153,10 +162,33 @@ async fn asynchronous_and_waiting_calls_whose_replies_are_lost_count_once() {
     assert_eq!(repeated.iter().sum::<u32>(), way.lost());
 }
 
+/// As in the Python client: the time of one attempt is over, and yet there is a second one, but no third.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_is_lost_in_silence_is_asked_for_once_more() {
+    let server = Server::start();
+    for (margin, replies) in [(2_000, true), (50, false)] {
+        let way = Lossy::before(&server, 100, true);
+        let waiter = Waiter::new(way.client()).margin(Duration::from_millis(margin));
+        let take = MTake::new().fixed("{p}:k", month(), Units(1)).once(once("silence", replies.into()));
+        let call =
+            tokio::spawn(async move { waiter.take(take, Wait::at_most(Duration::from_millis(20))).await });
+        if replies {
+            wait_until("a lost reply", || if way.lost() > 0 { Ok(()) } else { Err(String::new()) });
+            way.percent.store(0, Relaxed);
+            assert!(call.await.unwrap().unwrap().unwrap().combined.admitted());
+            assert_eq!(counted(&mut server.connect(), "bmtake_repeated"), 1);
+        } else {
+            assert!(is_unavailable(&call.await.unwrap().unwrap_err()));
+            assert!(way.lost() <= 2, "{}", way.lost());
+        }
+    }
+    assert!(server.connect().int("GET {p}:k") <= 2);
+}
+
 #[test]
 fn attempts_end_after_their_number_after_their_time_and_after_an_error_of_the_call() {
     let server = Server::start();
-    let way = Lossy::before(&server, 100);
+    let way = Lossy::before(&server, 100, false);
     let mut client = way.client();
     let take = |once| MTake::new().fixed("{p}:paid", month(), Units(1)).once(once);
     assert!(client.cl_mtake(take(once("a", 1).tries(4))).is_err());
