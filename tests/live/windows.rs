@@ -1,4 +1,4 @@
-//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states and effects, and the keys that they reject.
+//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states and effects.
 
 use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, wait_until, wall_ns};
 use std::collections::HashMap;
@@ -102,78 +102,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (i64, T, i64) {
 }
 
 const MAX: i64 = i64::MAX;
-
-#[test]
-fn foreign_content_stays_as_it_is() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let wrong_type = "WRONGTYPE Operation against a key holding the wrong kind of value";
-    let not_ours = "ERR the key does not hold this limiter's state: expected ";
-    let now = wall_ns();
-    client.call("RPUSH list a");
-    client.call("SADD set a");
-    client.call("ZADD zset 1 a");
-    client.call("XADD stream * a b");
-    client.call("SET text foo PX 1000000");
-    client.call("SET empty \"\" PX 1000000");
-    client.call("SET negative -5 PX 1000000");
-    client.call("SET fraction 1.5 PX 1000000");
-    client.call("SET counter 5");
-    client.call("CL.THROTTLE gcra 9 10 3600");
-    client.call("CL.THROTTLE far 9 10 3600000");
-    client.call("HSET hash a b");
-    client.call(&["SETRANGE", "binary", "100000", "\0"]);
-    for limiter in LIMITERS.iter().filter(|limiter| limiter.is_hash()) {
-        for (n, field) in limiter.fields.iter().enumerate() {
-            for (how, value) in
-                [None, Some("x"), Some(""), Some("-1"), Some("-0"), Some("1.5"), Some("9223372036854775808")]
-                    .into_iter()
-                    .enumerate()
-            {
-                // Fewer units than none are a debt, which a settlement leaves.
-                if value == Some("-1") && ["left_quota", "tokens"].contains(field) {
-                    continue;
-                }
-                let key = format!("{}-{n}-{how}", limiter.command);
-                for other in limiter.fields.iter().filter(|other| *other != field) {
-                    client.call(&["HSET", &key, other, "5"]);
-                }
-                if let Some(value) = value {
-                    client.call(&["HSET", &key, field, value]);
-                }
-                let before = client.snapshot(&key);
-                for quantity in ["1", "0", "11"] {
-                    let error = client.error(&limiter.call(&key, quantity));
-                    assert!(error.starts_with(not_ours), "{key}: {error}");
-                }
-                assert_eq!(client.snapshot(&key), before, "{key}");
-            }
-        }
-    }
-    let strings = ["text", "empty", "negative", "fraction", "counter", "gcra", "far", "binary"];
-    for limiter in LIMITERS.iter() {
-        for key in ["list", "set", "zset", "stream", "hash"].into_iter().chain(strings) {
-            let same_type = if limiter.is_hash() { key == "hash" } else { strings.contains(&key) };
-            let before = client.snapshot(key);
-            for quantity in ["1", "0", "11"] {
-                let error = client.error(&limiter.call(key, quantity));
-                let expected = if same_type { not_ours } else { wrong_type };
-                assert!(error.starts_with(expected), "{} on {key}: {error}", limiter.command);
-            }
-            assert_eq!(client.snapshot(key), before, "{} on {key}", limiter.command);
-        }
-    }
-    // Hashes of one limiter are foreign to the others, and wild numbers are numbers.
-    client.call(&format!("HSET ours left_quota {MAX} leaking_ts {MAX} tokens {MAX} timestamp {MAX}"));
-    client.call(&format!("HSET ours window {MAX} current {MAX} previous {MAX}"));
-    for limiter in LIMITERS.iter() {
-        let _ = client.ask(&limiter.call("ours", "0"));
-        let _ = client.ask(&limiter.call("ours", "1"));
-    }
-    client.call(&format!("HSET b tokens 2 timestamp {now}"));
-    assert!(client.error("CL.FUNNEL b 5 1 3600").starts_with(not_ours));
-    server.assert_alive("foreign content");
-}
 
 #[test]
 fn a_state_without_expiry_is_honoured_and_gets_one() {
