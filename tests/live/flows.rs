@@ -505,20 +505,10 @@ fn a_timeout_ends_a_wait_and_leaves_no_trace() {
     assert_eq!(waiter.answer(), "null");
     assert!(asked.elapsed() >= Duration::from_millis(400));
     for way in ["CLIENT UNBLOCK id", "CLIENT UNBLOCK id ERROR", "CLIENT KILL ID id", "disconnect"] {
-        let mut leaver =
-            wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 FLOW a", 1);
+        let leaver = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 FLOW a", 1);
         let mut stays = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 you FLOW a", 2);
         let before = client.snapshot("k");
-        if way != "disconnect" {
-            assert_eq!(client.int(&way.replace("id", &leaver.id.to_string())), 1, "{way}");
-        }
-        match way {
-            "CLIENT UNBLOCK id ERROR" => {
-                assert_eq!(leaver.answer(), "UNBLOCKED client unblocked via CLIENT UNBLOCK");
-            }
-            "CLIENT KILL ID id" | "disconnect" => drop(leaver),
-            _ => assert_eq!(leaver.answer(), "null", "{way}"),
-        }
+        crate::waiting::leave(&mut client, leaver, way);
         wait_for_blocked(&mut client, 1);
         assert_eq!(client.snapshot("k"), before, "{way}");
         assert!(stays.is_waiting());

@@ -106,6 +106,20 @@ fn a_client_whose_turn_would_come_too_late_gets_null_at_once() {
     wait_for_blocked(&mut client, 2);
 }
 
+/// Ends a wait in one of several ways.
+pub fn leave(client: &mut Client, mut leaver: Waiter, way: &str) {
+    if way != "disconnect" {
+        assert_eq!(client.int(&way.replace("id", &leaver.id.to_string())), 1, "{way}");
+    }
+    match way {
+        "CLIENT UNBLOCK id ERROR" => {
+            assert_eq!(leaver.answer(), "UNBLOCKED client unblocked via CLIENT UNBLOCK");
+        }
+        "CLIENT KILL ID id" | "disconnect" => drop(leaver),
+        _ => assert_eq!(leaver.answer(), "null", "{way}"),
+    }
+}
+
 #[test]
 fn a_timeout_ends_a_wait_that_has_become_longer() {
     let server = Server::start();
@@ -135,17 +149,8 @@ fn a_wait_that_ends_without_admission_leaves_no_trace() {
         for place in [0, 1] {
             let mut waiters = queue(&server, &mut client, 3);
             let before = client.snapshot("k");
-            let mut leaver = waiters.remove(place);
-            if way != "disconnect" {
-                assert_eq!(client.int(&way.replace("id", &leaver.id.to_string())), 1, "{way}");
-            }
-            match way {
-                "CLIENT UNBLOCK id ERROR" => {
-                    assert_eq!(leaver.answer(), "UNBLOCKED client unblocked via CLIENT UNBLOCK");
-                }
-                "CLIENT KILL ID id" | "disconnect" => drop(leaver),
-                _ => assert_eq!(leaver.answer(), "null", "{way}"),
-            }
+            let leaver = waiters.remove(place);
+            leave(&mut client, leaver, way);
             wait_for_blocked(&mut client, 2);
             assert_eq!(client.snapshot("k"), before, "{way}");
             for _ in 0..2 {
