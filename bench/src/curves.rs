@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use plotters::prelude::*;
 use redis::{Connection, ConnectionLike};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{encode, no_error};
 use crate::report::{machine, now, quantile, thousands};
-use crate::server::{Binaries, Cores, Kind, Server, on};
+use crate::server::{Binaries, Kind, Server};
 use crate::stalls::departures;
+use crate::waiting::{QUIET, place};
 
 /// Calls in a round, except for long ones.
 const CALLS: usize = 1_024;
@@ -103,16 +104,8 @@ impl Curve {
 
 /// Measures the curves, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
-    let files = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
-    let cores = Cores::choose();
-    if let Some(cores) = cores {
-        cores.pin_load()?;
-    }
-    let program = cores.map(|cores| on(cores.server)).unwrap_or_default();
-    // The server's periodic work for each connection is not part of a call.
-    let quiet = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "20000"];
-    let start = || Server::start_under(&program, Kind::Module, binaries, &quiet);
+    let (cores, program) = place()?;
+    let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
     let mut curves = leases(&start()?, rounds)?;
     curves.extend(log(&start()?, rounds)?);
     curves.push(several(&start()?, rounds)?);

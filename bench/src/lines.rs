@@ -48,180 +48,178 @@ pub struct Side {
     pub answer: &'static str,
 }
 
+/// The beginning of the reply to an admitted call, and to a refused call.
+const ADMITTED: &str = "*5\r\n:0\r\n";
+pub const REFUSED: &str = "*5\r\n:1\r\n";
+
+const OK: &str = "+OK\r\n";
+const TEXT: &str = "$19\r\n";
+
+/// The calls that create most keys.
+pub const THROTTLE: &str = "CL.THROTTLE {a} 1000000 1 1 3600";
+pub const EXHAUSTED: &str = "CL.THROTTLE {a} 0 1 3600";
+const SET: &str = "SET {a} nineteen-bytes-text PX 3600000";
+
+pub const fn side(
+    name: &'static str,
+    server: Kind,
+    prepare: &'static str,
+    call: &'static str,
+    answer: &'static str,
+) -> Side {
+    Side { name, server, prepare, call, answer }
+}
+
+/// Calls of the module that are admitted.
+pub const fn ours(name: &'static str, prepare: &'static str, call: &'static str) -> Side {
+    side(name, Kind::Module, prepare, call, ADMITTED)
+}
+
+/// Calls on a server without the module.
+const fn bare(name: &'static str, prepare: &'static str, call: &'static str, answer: &'static str) -> Side {
+    side(name, Kind::Bare, prepare, call, answer)
+}
+
+const fn speed(name: &'static str, target: Option<f64>, ours: Side, against: Side) -> Line {
+    Line { name, measure: Measure::Speed, target, ours, against }
+}
+
 /// In most lines, the rate is one unit per second. Keys start with an hour's worth of units taken, so that
 /// they outlive the run, and every further call is admitted.
 pub const fn admitted(server: Kind) -> Side {
-    Side {
-        name: "CL.THROTTLE admitted",
-        server,
-        prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-        call: "CL.THROTTLE {a} 1000000 1 1",
-        answer: "*5\r\n:0\r\n",
-    }
+    side("CL.THROTTLE admitted", server, THROTTLE, "CL.THROTTLE {a} 1000000 1 1", ADMITTED)
 }
 
 const fn refused(server: Kind) -> Side {
-    Side {
-        name: "CL.THROTTLE refused",
-        server,
-        prepare: "CL.THROTTLE {a} 0 1 3600",
-        call: "CL.THROTTLE {a} 0 1 3600",
-        answer: "*5\r\n:1\r\n",
-    }
+    side("CL.THROTTLE refused", server, EXHAUSTED, EXHAUSTED, REFUSED)
 }
 
 const fn refused_hot(server: Kind) -> Side {
-    Side {
-        name: "CL.THROTTLE refused, hot key",
-        server,
-        prepare: "CL.THROTTLE {a} 0 1 3600",
-        call: "CL.THROTTLE {hot} 0 1 3600",
-        answer: "*5\r\n:1\r\n",
-    }
+    side("CL.THROTTLE refused, hot key", server, EXHAUSTED, "CL.THROTTLE {hot} 0 1 3600", REFUSED)
 }
 
 const fn set(server: Kind) -> Side {
-    Side {
-        name: "SET key value PX ms",
-        server,
-        prepare: "SET {a} nineteen-bytes-text PX 3600000",
-        call: "SET {a} nineteen-bytes-text PX 3600000",
-        answer: "+OK\r\n",
-    }
+    side("SET key value PX ms", server, SET, SET, OK)
 }
 
 /// 19 digits, which the server stores as an integer in the object itself.
-const SET_INTEGER: Side = Side {
-    name: "SET key integer PX ms",
-    server: Kind::Bare,
-    prepare: "SET {a} 1700000000000000000 PX 3600000",
-    call: "SET {a} 1700000000000000000 PX 3600000",
-    answer: "+OK\r\n",
-};
+const SET_INTEGER: Side = bare(
+    "SET key integer PX ms",
+    "SET {a} 1700000000000000000 PX 3600000",
+    "SET {a} 1700000000000000000 PX 3600000",
+    OK,
+);
 
 /// 19 bytes of text with an expiry, which the server has to check.
 const fn get(name: &'static str, call: &'static str) -> Side {
-    Side {
-        name,
-        server: Kind::Bare,
-        prepare: "SET {a} nineteen-bytes-text PX 3600000",
-        call,
-        answer: "$19\r\n",
-    }
+    bare(name, SET, call, TEXT)
 }
 
 /// A counter with its expiry, in a hash of the size that the module stores.
-const PAIR: Side = Side {
-    name: "HINCRBY + PEXPIRE",
-    server: Kind::Bare,
-    prepare: "HSET {a} window 1700000000000000000 current 1 previous 0",
-    call: "HINCRBY {a} current 1 ; PEXPIRE {a} 3600000",
-    answer: ":",
-};
+const PAIR: Side = bare(
+    "HINCRBY + PEXPIRE",
+    "HSET {a} window 1700000000000000000 current 1 previous 0",
+    "HINCRBY {a} current 1 ; PEXPIRE {a} 3600000",
+    ":",
+);
 
-const SCRIPT: Side = Side {
-    name: "GCRA in Lua, EVALSHA",
-    server: Kind::Bare,
-    prepare: "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
-    call: "EVALSHA {gcra} 1 {a} 1000000 1 1",
-    answer: "*5\r\n:0\r\n",
-};
+const SCRIPT: Side = bare(
+    "GCRA in Lua, EVALSHA",
+    "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
+    "EVALSHA {gcra} 1 {a} 1000000 1 1",
+    ADMITTED,
+);
 
-const THREE_CALLS: Side = Side {
-    name: "3 CL.THROTTLE",
-    server: Kind::Module,
-    prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-    call: "CL.THROTTLE {a} 1000000 1 1 ; CL.THROTTLE {b} 1000000 1 1 ; CL.THROTTLE {c} 1000000 1 1",
-    answer: "*5\r\n:0\r\n",
-};
+const THREE_CALLS: Side = ours(
+    "3 CL.THROTTLE",
+    THROTTLE,
+    "CL.THROTTLE {a} 1000000 1 1 ; CL.THROTTLE {b} 1000000 1 1 ; CL.THROTTLE {c} 1000000 1 1",
+);
 
 /// The same limiters in one call, in which each limiter has its own quantity.
-const THREE_LIMITERS: Side = Side {
-    name: "CL.MTAKE of 3 THROTTLE",
-    server: Kind::Module,
-    prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-    call: "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
-    answer: "*4\r\n*5\r\n:0\r\n",
-};
+const THREE_LIMITERS: Side = side(
+    "CL.MTAKE of 3 THROTTLE",
+    Kind::Module,
+    THROTTLE,
+    "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
+    "*4\r\n*5\r\n:0\r\n",
+);
 
 /// The call of an LLM gateway for each request: two rates, a monthly quota, and a place, whose holder renews
 /// it, so that the number of places stays small.
-pub const FOUR_KINDS: Side = Side {
-    name: "CL.MTAKE of 4 kinds",
-    server: Kind::Module,
-    prepare: FOUR_CALLS,
-    call: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:tpm THROTTLE 1000000 1 1 1 {a}:month FIXED 1000000 MONTH 1 \
+pub const FOUR_KINDS: Side = side(
+    "CL.MTAKE of 4 kinds",
+    Kind::Module,
+    FOUR_CALLS,
+    "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:tpm THROTTLE 1000000 1 1 1 {a}:month FIXED 1000000 MONTH 1 \
            {a}:busy LEASE 9 3600 me",
-    answer: "*5\r\n*5\r\n:0\r\n",
-};
+    "*5\r\n*5\r\n:0\r\n",
+);
 
 const FOUR_CALLS: &str = "CL.THROTTLE {a}:rpm 1000000 1 1 3600 ; CL.THROTTLE {a}:tpm 1000000 1 1 3600 ; \
                           CL.FIXED {a}:month 1000000 MONTH 1000 ; CL.ACQUIRE {a}:busy 9 3600 me";
 
-const FOUR_KINDS_SCRIPT: Side = Side {
-    name: "4 kinds in Lua, EVALSHA",
-    server: Kind::Bare,
-    prepare: "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
+const FOUR_KINDS_SCRIPT: Side = bare(
+    "4 kinds in Lua, EVALSHA",
+    "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
               1000000 1 1 3600 1000000 1 1 3600 1000000 1000 9 3600 me",
-    call: "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
+    "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
            1000000 1 1 1 1000000 1 1 1 1000000 1 9 3600 me",
-    answer: "*5\r\n*5\r\n:0\r\n",
-};
+    "*5\r\n*5\r\n:0\r\n",
+);
 
 /// An account: a rate, and what is included, then what was bought.
-const CHAIN: Side = Side {
-    name: "CL.MTAKE of 3, a chain of 2",
-    server: Kind::Module,
-    prepare: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:included FIXED 1000000 36000 5 {a}:bought FIXED 1000000 TOTAL 5",
-    call: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:included FIXED 1000000 36000 5 SPILL {a}:bought FIXED 1000000 TOTAL 5",
-    answer: "*4\r\n*6\r\n:0\r\n",
-};
+const CHAIN: Side = side(
+    "CL.MTAKE of 3, a chain of 2",
+    Kind::Module,
+    "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:included FIXED 1000000 36000 5 {a}:bought FIXED 1000000 TOTAL 5",
+    "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:included FIXED 1000000 36000 5 SPILL {a}:bought FIXED 1000000 TOTAL 5",
+    "*4\r\n*6\r\n:0\r\n",
+);
 
-const CHAIN_SCRIPT: Side = Side {
-    name: "a chain of 2 in Lua, EVALSHA",
-    server: Kind::Bare,
-    prepare: "EVALSHA {account} 3 {a}:rpm {a}:included {a}:bought 1000000 1 1 3600 1000000 36000 1000000 5",
-    call: "EVALSHA {account} 3 {a}:rpm {a}:included {a}:bought 1000000 1 1 1 1000000 36000 1000000 5",
-    answer: "*6\r\n:0\r\n",
-};
+const CHAIN_SCRIPT: Side = bare(
+    "a chain of 2 in Lua, EVALSHA",
+    "EVALSHA {account} 3 {a}:rpm {a}:included {a}:bought 1000000 1 1 3600 1000000 36000 1000000 5",
+    "EVALSHA {account} 3 {a}:rpm {a}:included {a}:bought 1000000 1 1 1 1000000 36000 1000000 5",
+    "*6\r\n:0\r\n",
+);
 
 /// A request that takes before it knows how much it needs, and settles.
-const HOLD: Side = Side {
-    name: "CL.MTAKE + CL.MSETTLE, HOLD",
-    server: Kind::Module,
-    prepare: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:day FIXED 1000000 36000 5",
-    call: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 5 HOLD {a}:holds 3600 me ; \
+const HOLD: Side = side(
+    "CL.MTAKE + CL.MSETTLE, HOLD",
+    Kind::Module,
+    "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:day FIXED 1000000 36000 5",
+    "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 5 HOLD {a}:holds 3600 me ; \
            CL.MSETTLE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 3 HOLD {a}:holds me",
-    answer: "*3\r\n*5\r\n:0\r\n",
-};
+    "*3\r\n*5\r\n:0\r\n",
+);
 
-const HOLD_SCRIPT: Side = Side {
-    name: "a hold in Lua, EVALSHA",
-    server: Kind::Bare,
-    prepare: "EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held take 1000000 1 1 3600 1000000 36000 0 me 3600",
-    call: "EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held take 1000000 1 1 1 1000000 36000 5 me 3600 ; \
+const HOLD_SCRIPT: Side = bare(
+    "a hold in Lua, EVALSHA",
+    "EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held take 1000000 1 1 3600 1000000 36000 0 me 3600",
+    "EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held take 1000000 1 1 1 1000000 36000 5 me 3600 ; \
            EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held settle 1000000 1 1 0 1000000 36000 3 me",
-    answer: "*5\r\n:0\r\n",
-};
+    ADMITTED,
+);
 
-const INCR: Side =
-    Side { name: "INCR", server: Kind::Bare, prepare: "SET {a} 1 PX 3600000", call: "INCR {a}", answer: ":" };
+const INCR: Side = bare("INCR", "SET {a} 1 PX 3600000", "INCR {a}", ":");
 
-const FIXED: Side = Side {
-    name: "CL.FIXED",
-    server: Kind::Module,
-    prepare: "CL.FIXED {a} 1000000 3600",
-    call: "CL.FIXED {a} 1000000 3600",
-    answer: "*5\r\n:0\r\n",
-};
+const FIXED_CALL: &str = "CL.FIXED {a} 1000000 3600";
+const FIXED: Side = ours("CL.FIXED", FIXED_CALL, FIXED_CALL);
 
-const GCRA_FUNCTION: Side = Side {
-    name: "FCALL cl_throttle",
-    server: Kind::Bare,
-    prepare: "FCALL cl_throttle 1 {a} 1000000 1 1 3600",
-    call: "FCALL cl_throttle 1 {a} 1000000 1 1",
-    answer: "*5\r\n:0\r\n",
-};
+/// A thousand per second, so that millions of calls stay within the burst and a day.
+const ADMITTED_HOT: Side = ours(
+    "CL.THROTTLE admitted, hot key",
+    "CL.THROTTLE {a} 1000000000 1000 1 3600000",
+    "CL.THROTTLE {hot} 1000000000 1000 1",
+);
+
+const GCRA_FUNCTION: Side = bare(
+    "FCALL cl_throttle",
+    "FCALL cl_throttle 1 {a} 1000000 1 1 3600",
+    "FCALL cl_throttle 1 {a} 1000000 1 1",
+    ADMITTED,
+);
 
 /// A function and a script that people use for the same purpose. The first calls of both create their keys.
 const fn scripted(
@@ -229,10 +227,8 @@ const fn scripted(
     [function, call, answer]: [&'static str; 3],
     [script, other, other_answer]: [&'static str; 3],
 ) -> Line {
-    let ours = Side { name: function, server: Kind::Bare, prepare: call, call, answer };
-    let against =
-        Side { name: script, server: Kind::Bare, prepare: other, call: other, answer: other_answer };
-    Line { name, measure: Measure::Speed, target: None, ours, against }
+    let against = bare(script, other, other, other_answer);
+    speed(name, None, bare(function, call, call, answer), against)
 }
 
 /// A command of the module, and the corresponding function on a server without the module.
@@ -243,300 +239,134 @@ const fn function(
     prepare: &'static str,
     call: &'static str,
 ) -> Line {
-    let against = Side { name: function, server: Kind::Bare, prepare, call, answer: ours.answer };
-    Line { name, measure: Measure::Speed, target: None, ours, against }
+    let against = bare(function, prepare, call, ours.answer);
+    speed(name, None, ours, against)
 }
 
 /// The table of targets, and then the lines without a target.
 pub const LINES: &[Line] = &[
-    Line {
-        name: "admitted",
-        measure: Measure::Speed,
-        target: Some(1.00),
-        ours: admitted(Kind::Module),
-        against: set(Kind::Bare),
-    },
-    Line {
-        name: "admitted, integers",
-        measure: Measure::Speed,
-        target: None,
-        ours: admitted(Kind::Module),
-        against: SET_INTEGER,
-    },
-    Line {
-        name: "admitted, AOF everysec",
-        measure: Measure::Speed,
-        target: Some(0.95),
-        ours: admitted(Kind::ModuleAof),
-        against: set(Kind::BareAof),
-    },
-    Line {
-        name: "admitted, a replica attached",
-        measure: Measure::Speed,
-        target: Some(0.95),
-        ours: admitted(Kind::ModuleReplica),
-        against: set(Kind::BareReplica),
-    },
-    Line {
-        name: "refused",
-        measure: Measure::Speed,
-        target: Some(0.70),
-        ours: refused(Kind::Module),
-        against: get("GET key", "GET {a}"),
-    },
-    Line {
-        name: "admitted, the peer",
-        measure: Measure::Speed,
-        target: Some(2.0),
-        ours: admitted(Kind::Module),
-        against: admitted(Kind::Peer),
-    },
-    Line {
-        name: "refused, the peer",
-        measure: Measure::Speed,
-        target: Some(1.6),
-        ours: refused(Kind::Module),
-        against: refused(Kind::Peer),
-    },
-    Line {
-        name: "admitted, a script",
-        measure: Measure::Speed,
-        target: Some(5.0),
-        ours: admitted(Kind::Module),
-        against: SCRIPT,
-    },
-    Line {
-        name: "peek",
-        measure: Measure::Speed,
-        target: Some(0.75),
-        ours: Side {
-            name: "CL.PEEK",
-            server: Kind::Module,
-            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-            call: "CL.PEEK {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: get("GET key", "GET {a}"),
-    },
-    Line { name: "fixed", measure: Measure::Speed, target: Some(0.70), ours: FIXED, against: INCR },
-    Line {
-        name: "funnel",
-        measure: Measure::Speed,
-        target: Some(1.0),
-        ours: Side {
-            name: "CL.FUNNEL",
-            server: Kind::Module,
-            prepare: "CL.FUNNEL {a} 1000000 1 1 3600",
-            call: "CL.FUNNEL {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: PAIR,
-    },
-    Line {
-        name: "bucket",
-        measure: Measure::Speed,
-        target: Some(1.0),
-        ours: Side {
-            name: "CL.BUCKET",
-            server: Kind::Module,
-            prepare: "CL.BUCKET {a} 1000000 1 1 3600",
-            call: "CL.BUCKET {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: PAIR,
-    },
-    Line {
-        name: "window",
-        measure: Measure::Speed,
-        target: Some(1.0),
-        ours: Side {
-            name: "CL.WINDOW",
-            server: Kind::Module,
-            prepare: "CL.WINDOW {a} 1000000 3600",
-            call: "CL.WINDOW {a} 1000000 3600",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: PAIR,
-    },
-    Line {
-        name: "lease",
-        measure: Measure::Speed,
-        target: Some(0.6),
-        ours: Side {
-            name: "CL.ACQUIRE + CL.RELEASE",
-            server: Kind::Module,
-            prepare: "CL.ACQUIRE {a} 10 3600 first",
-            call: "CL.ACQUIRE {a} 10 3600 holder ; CL.RELEASE {a} holder",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: Side {
-            name: "ZADD + ZREM",
-            server: Kind::Bare,
-            prepare: "ZADD {a} 1700000000000000 first",
-            call: "ZADD {a} 1700000000000000 holder ; ZREM {a} holder",
-            answer: ":1\r\n",
-        },
-    },
-    Line {
-        name: "several",
-        measure: Measure::Speed,
-        target: Some(1.25),
-        ours: THREE_LIMITERS,
-        against: THREE_CALLS,
-    },
-    Line {
-        name: "several, with quantities",
-        measure: Measure::Speed,
-        target: None,
-        ours: THREE_LIMITERS,
-        against: Side {
+    speed("admitted", Some(1.00), admitted(Kind::Module), set(Kind::Bare)),
+    speed("admitted, integers", None, admitted(Kind::Module), SET_INTEGER),
+    speed("admitted, AOF everysec", Some(0.95), admitted(Kind::ModuleAof), set(Kind::BareAof)),
+    speed("admitted, a replica attached", Some(0.95), admitted(Kind::ModuleReplica), set(Kind::BareReplica)),
+    speed("refused", Some(0.70), refused(Kind::Module), get("GET key", "GET {a}")),
+    speed("admitted, the peer", Some(2.0), admitted(Kind::Module), admitted(Kind::Peer)),
+    speed("refused, the peer", Some(1.6), refused(Kind::Module), refused(Kind::Peer)),
+    speed("admitted, a script", Some(5.0), admitted(Kind::Module), SCRIPT),
+    speed(
+        "peek",
+        Some(0.75),
+        ours("CL.PEEK", THROTTLE, "CL.PEEK {a} 1000000 1 1"),
+        get("GET key", "GET {a}"),
+    ),
+    speed("fixed", Some(0.70), FIXED, INCR),
+    speed(
+        "funnel",
+        Some(1.0),
+        ours("CL.FUNNEL", "CL.FUNNEL {a} 1000000 1 1 3600", "CL.FUNNEL {a} 1000000 1 1"),
+        PAIR,
+    ),
+    speed(
+        "bucket",
+        Some(1.0),
+        ours("CL.BUCKET", "CL.BUCKET {a} 1000000 1 1 3600", "CL.BUCKET {a} 1000000 1 1"),
+        PAIR,
+    ),
+    speed(
+        "window",
+        Some(1.0),
+        ours("CL.WINDOW", "CL.WINDOW {a} 1000000 3600", "CL.WINDOW {a} 1000000 3600"),
+        PAIR,
+    ),
+    speed(
+        "lease",
+        Some(0.6),
+        ours(
+            "CL.ACQUIRE + CL.RELEASE",
+            "CL.ACQUIRE {a} 10 3600 first",
+            "CL.ACQUIRE {a} 10 3600 holder ; CL.RELEASE {a} holder",
+        ),
+        bare(
+            "ZADD + ZREM",
+            "ZADD {a} 1700000000000000 first",
+            "ZADD {a} 1700000000000000 holder ; ZREM {a} holder",
+            ":1\r\n",
+        ),
+    ),
+    speed("several", Some(1.25), THREE_LIMITERS, THREE_CALLS),
+    speed(
+        "several, with quantities",
+        None,
+        THREE_LIMITERS,
+        Side {
             name: "3 CL.THROTTLE with a quantity",
             call: "CL.THROTTLE {a} 1000000 1 1 1 ; CL.THROTTLE {b} 1000000 1 1 1 ; CL.THROTTLE {c} 1000000 1 1 1",
             ..THREE_CALLS
         },
-    },
-    Line {
-        name: "several kinds",
-        measure: Measure::Speed,
-        target: Some(1.0),
-        ours: FOUR_KINDS,
-        against: Side {
-            name: "the 4 single commands",
-            server: Kind::Module,
-            prepare: FOUR_CALLS,
-            call: "CL.THROTTLE {a}:rpm 1000000 1 1 ; CL.THROTTLE {a}:tpm 1000000 1 1 ; \
+    ),
+    speed(
+        "several kinds",
+        Some(1.0),
+        FOUR_KINDS,
+        side(
+            "the 4 single commands",
+            Kind::Module,
+            FOUR_CALLS,
+            "CL.THROTTLE {a}:rpm 1000000 1 1 ; CL.THROTTLE {a}:tpm 1000000 1 1 ; \
                    CL.FIXED {a}:month 1000000 MONTH ; CL.ACQUIRE {a}:busy 9 3600 me",
-            answer: "*5\r\n:0\r\n",
-        },
-    },
+            ADMITTED,
+        ),
+    ),
+    speed("several kinds, a script", Some(6.0), FOUR_KINDS, FOUR_KINDS_SCRIPT),
+    speed("a chain, a script", Some(3.0), CHAIN, CHAIN_SCRIPT),
+    speed("a hold, a script", Some(3.0), HOLD, HOLD_SCRIPT),
+    speed(
+        "fixed by the month",
+        Some(0.97),
+        ours("CL.FIXED MONTH", "CL.FIXED {a} 1000000 MONTH", "CL.FIXED {a} 1000000 MONTH"),
+        FIXED,
+    ),
     Line {
-        name: "several kinds, a script",
-        measure: Measure::Speed,
-        target: Some(6.0),
-        ours: FOUR_KINDS,
-        against: FOUR_KINDS_SCRIPT,
-    },
-    Line {
-        name: "a chain, a script",
-        measure: Measure::Speed,
-        target: Some(3.0),
-        ours: CHAIN,
-        against: CHAIN_SCRIPT,
-    },
-    Line {
-        name: "a hold, a script",
-        measure: Measure::Speed,
-        target: Some(3.0),
-        ours: HOLD,
-        against: HOLD_SCRIPT,
-    },
-    Line {
-        name: "fixed by the month",
-        measure: Measure::Speed,
-        target: Some(0.97),
-        ours: Side {
-            name: "CL.FIXED MONTH",
-            server: Kind::Module,
-            prepare: "CL.FIXED {a} 1000000 MONTH",
-            call: "CL.FIXED {a} 1000000 MONTH",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: FIXED,
-    },
-    Line {
-        name: "latency",
         measure: Measure::Latency,
-        target: Some(1.0 / 1.05),
-        ours: admitted(Kind::Module),
-        against: set(Kind::Bare),
+        ..speed("latency", Some(1.0 / 1.05), admitted(Kind::Module), set(Kind::Bare))
     },
-    Line {
-        name: "memory",
-        measure: Measure::Memory,
-        target: Some(1.0),
-        ours: admitted(Kind::Module),
-        against: set(Kind::Bare),
-    },
-    Line {
-        name: "admitted, beyond a day",
-        measure: Measure::Speed,
-        target: None,
-        ours: Side {
-            name: "CL.THROTTLE, reset in 11 days",
-            server: Kind::Module,
-            prepare: "CL.THROTTLE {a} 1000000 1 1 1000000",
-            call: "CL.THROTTLE {a} 2000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: set(Kind::Bare),
-    },
-    Line {
-        name: "admitted, hot key",
-        measure: Measure::Speed,
-        target: None,
-        ours: Side {
-            name: "CL.THROTTLE admitted, hot key",
-            server: Kind::Module,
-            prepare: "CL.THROTTLE {a} 1000000000 1000 1 3600000",
-            // A thousand per second, so that millions of calls stay within the burst and a day.
-            call: "CL.THROTTLE {hot} 1000000000 1000 1",
-            answer: "*5\r\n:0\r\n",
-        },
-        against: Side {
-            name: "SET key value PX ms, hot key",
-            server: Kind::Bare,
-            prepare: "SET {a} nineteen-bytes-text PX 3600000",
-            call: "SET {hot} nineteen-bytes-text PX 3600000",
-            answer: "+OK\r\n",
-        },
-    },
-    Line {
-        name: "refused, hot key",
-        measure: Measure::Speed,
-        target: None,
-        ours: refused_hot(Kind::Module),
-        against: get("GET key, hot key", "GET {hot}"),
-    },
-    Line {
-        name: "refused, without expiry",
-        measure: Measure::Speed,
-        target: None,
-        ours: refused(Kind::Module),
-        against: Side {
-            name: "GET key without expiry",
-            server: Kind::Bare,
-            prepare: "SET {a} nineteen-bytes-text",
-            call: "GET {a}",
-            answer: "$19\r\n",
-        },
-    },
-    Line {
-        name: "refused, CL.TOP on / off",
-        measure: Measure::Speed,
-        target: None,
-        ours: refused(Kind::Module),
-        against: refused(Kind::ModuleNoTop),
-    },
-    Line {
-        name: "refused, hot key, CL.TOP on / off",
-        measure: Measure::Speed,
-        target: None,
-        ours: refused_hot(Kind::Module),
-        against: refused_hot(Kind::ModuleNoTop),
-    },
-    Line {
-        name: "SET beside the module",
-        measure: Measure::Speed,
-        target: None,
-        ours: Side {
-            name: "SET key value PX ms, beside the module",
-            server: Kind::Module,
-            prepare: "SET {a} nineteen-bytes-text PX 3600000",
-            call: "SET {a} nineteen-bytes-text PX 3600000",
-            answer: "+OK\r\n",
-        },
-        against: set(Kind::Bare),
-    },
+    Line { measure: Measure::Memory, ..speed("memory", Some(1.0), admitted(Kind::Module), set(Kind::Bare)) },
+    speed(
+        "admitted, beyond a day",
+        None,
+        ours(
+            "CL.THROTTLE, reset in 11 days",
+            "CL.THROTTLE {a} 1000000 1 1 1000000",
+            "CL.THROTTLE {a} 2000000 1 1",
+        ),
+        set(Kind::Bare),
+    ),
+    speed(
+        "admitted, hot key",
+        None,
+        ADMITTED_HOT,
+        bare("SET key value PX ms, hot key", SET, "SET {hot} nineteen-bytes-text PX 3600000", OK),
+    ),
+    speed("refused, hot key", None, refused_hot(Kind::Module), get("GET key, hot key", "GET {hot}")),
+    speed(
+        "refused, without expiry",
+        None,
+        refused(Kind::Module),
+        bare("GET key without expiry", "SET {a} nineteen-bytes-text", "GET {a}", TEXT),
+    ),
+    speed("refused, CL.TOP on / off", None, refused(Kind::Module), refused(Kind::ModuleNoTop)),
+    speed(
+        "refused, hot key, CL.TOP on / off",
+        None,
+        refused_hot(Kind::Module),
+        refused_hot(Kind::ModuleNoTop),
+    ),
+    speed(
+        "SET beside the module",
+        None,
+        side("SET key value PX ms, beside the module", Kind::Module, SET, SET, OK),
+        set(Kind::Bare),
+    ),
     function(
         "function, admitted",
         admitted(Kind::Module),
@@ -553,37 +383,25 @@ pub const LINES: &[Line] = &[
     ),
     function(
         "function, fixed",
-        Side {
-            name: "CL.FIXED",
-            server: Kind::Module,
-            prepare: "CL.FIXED {a} 1000000 3600",
-            call: "CL.FIXED {a} 1000000 3600",
-            answer: "*5\r\n:0\r\n",
-        },
+        FIXED,
         "FCALL cl_fixed",
         "FCALL cl_fixed 1 {a} 1000000 3600",
         "FCALL cl_fixed 1 {a} 1000000 3600",
     ),
-    Line {
-        name: "function against script, GCRA",
-        measure: Measure::Speed,
-        target: None,
-        ours: GCRA_FUNCTION,
-        against: SCRIPT,
-    },
+    speed("function against script, GCRA", None, GCRA_FUNCTION, SCRIPT),
     scripted(
         "function against script, counter",
-        ["FCALL cl_fixed", "FCALL cl_fixed 1 {a} 1000000 3600", "*5\r\n:0\r\n"],
+        ["FCALL cl_fixed", "FCALL cl_fixed 1 {a} 1000000 3600", ADMITTED],
         ["a counter in Lua, EVALSHA", "EVALSHA {counter} 1 {a} 1 3600", "*2\r\n"],
     ),
     scripted(
         "function against script, sliding window",
-        ["FCALL cl_window", "FCALL cl_window 1 {a} 1000000 86400", "*5\r\n:0\r\n"],
+        ["FCALL cl_window", "FCALL cl_window 1 {a} 1000000 86400", ADMITTED],
         ["2 counters in Lua, EVALSHA", "EVALSHA {halves} 2 {a}:old {a} 1000000 86400 1", ":1\r\n"],
     ),
     scripted(
         "function against script, log",
-        ["FCALL cl_log", "FCALL cl_log 1 {a} 1000 3600", "*5\r\n:0\r\n"],
+        ["FCALL cl_log", "FCALL cl_log 1 {a} 1000 3600", ADMITTED],
         ["a list in Lua, EVALSHA", "EVALSHA {list} 1 {a} 1700000000.25 1000 3600 1", ":1\r\n"],
     ),
     scripted(
@@ -600,19 +418,17 @@ pub const LINES: &[Line] = &[
             "*8\r\n",
         ],
     ),
-    Line {
-        name: "function against script, four kinds",
-        measure: Measure::Speed,
-        target: None,
-        ours: Side {
-            name: "FCALL cl_mtake of 4 kinds",
-            server: Kind::Bare,
-            prepare: "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 3600 \
+    speed(
+        "function against script, four kinds",
+        None,
+        bare(
+            "FCALL cl_mtake of 4 kinds",
+            "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 3600 \
                       THROTTLE 1000000 1 1 3600 FIXED 1000000 MONTH 1000 LEASE 9 3600 me",
-            call: "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 1 \
+            "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 1 \
                    THROTTLE 1000000 1 1 1 FIXED 1000000 MONTH 1 LEASE 9 3600 me",
-            answer: "*5\r\n*5\r\n:0\r\n",
-        },
-        against: FOUR_KINDS_SCRIPT,
-    },
+            "*5\r\n*5\r\n:0\r\n",
+        ),
+        FOUR_KINDS_SCRIPT,
+    ),
 ];

@@ -22,8 +22,8 @@ use crate::report::{machine, now, quantile, thousands};
 use crate::server::{Binaries, Cores, Kind, Server, on};
 use crate::stalls::{self, Stall};
 
-/// Without most of the server's periodic work for each connection, which is not part of an admission.
-const QUIET: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "20000"];
+/// Without most of the server's periodic work for each connection, which is not part of a call.
+pub const QUIET: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "20000"];
 /// The number of places. An admitted client gives its place back and waits again. There are half as many
 /// places if there are fewer clients.
 const PLACES: usize = 32;
@@ -145,7 +145,7 @@ fn is_admitted(reply: &str) -> bool {
 
 /// Allows as many connections as there may be, pins the load, and returns the cores, and the prefix of the
 /// server's command line.
-fn place() -> Result<(Option<Cores>, Vec<String>), Box<dyn Error>> {
+pub fn place() -> Result<(Option<Cores>, Vec<String>), Box<dyn Error>> {
     let files = getrlimit(Resource::Nofile).maximum;
     let allow = |files| setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files });
     // Root may allow more, if its machine lets it.

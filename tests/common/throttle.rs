@@ -37,11 +37,6 @@ impl Throttle {
         self.rate.cost(quantity)
     }
 
-    /// The tolerance in nanoseconds: how far the TAT may run ahead.
-    pub fn tolerance(&self) -> i128 {
-        self.cost(self.max_burst + 1)
-    }
-
     /// The most that `calls` admitted calls take within `elapsed` nanoseconds: the promise that users are
     /// given.
     pub fn most_within(&self, elapsed: i64, calls: i64) -> i128 {

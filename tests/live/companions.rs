@@ -23,57 +23,6 @@ fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
 }
 
 #[test]
-fn what_is_wrong_with_the_arguments_is_said() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for state in ["none", "some"] {
-        if state == "some" {
-            client.throttle_checked("k", "9 10 3600 4");
-        }
-        let before = client.snapshot("k");
-        for command in LIKE_THROTTLE {
-            for (arguments, named) in [
-                ("x 10 60", "max_burst"),
-                ("-1 10 60", "max_burst"),
-                ("9 0 60", "count"),
-                ("9 x 60", "count"),
-                ("9 10 0", "period"),
-                ("9 10 9223372037", "period"),
-                ("9 10 60 x", "quantity"),
-                ("9 10 60 -1", "quantity"),
-                ("9 10 60 9223372036854775808", "quantity"),
-                ("9 10 60 9223372036854775807", "quantity"),
-                ("9 10 60 1 BOGUS", "syntax error"),
-                ("9 10 60 1 1", "syntax error"),
-                ("9 10 60 S MS", "syntax error"),
-            ] {
-                let error = client.error(&format!("{command} k {arguments}"));
-                assert!(
-                    error.starts_with("ERR ") && error.contains(named),
-                    "{command} k {arguments}: {error}"
-                );
-            }
-            let error = client.error(&format!("{command} k 9 10"));
-            let expected = format!("err wrong number of arguments for '{}' command", command.to_lowercase());
-            assert_eq!(error.to_lowercase(), expected);
-        }
-        for (arguments, named) in [
-            ("9 10 60 MAXWAIT", "syntax error"),
-            ("9 10 60 MAXWAIT -1", "MAXWAIT"),
-            ("9 10 60 MAXWAIT x", "MAXWAIT"),
-            ("9 10 60 MAXWAIT 9223372037", "MAXWAIT"),
-            ("9 10 60 MAXWAIT 1 MAXWAIT 1", "syntax error"),
-            ("9 10 60 PREPAY PREPAY", "syntax error"),
-        ] {
-            let error = client.error(&format!("CL.RESERVE k {arguments}"));
-            assert!(error.starts_with("ERR ") && error.contains(named), "{arguments}: {error}");
-        }
-        assert_eq!(client.snapshot("k"), before);
-    }
-    server.assert_alive("arguments that are none");
-}
-
-#[test]
 fn each_state_is_propagated_as_it_is() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);

@@ -1,9 +1,6 @@
 //! CL.BMTAKE: clients that wait for several limiters, fairly among flows.
 
-use crate::common::{
-    BINARY, Client, KINDS, Options, ReplicaStream, Server, Waiter, module_path, requires, wait_for_blocked,
-    wait_until,
-};
+use crate::common::{Client, KINDS, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until};
 use crate::several::rows;
 use redis::Value;
 use std::time::{Duration, Instant};
@@ -155,65 +152,6 @@ fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
     std::thread::sleep(Duration::from_millis(500));
     let used = cpu(&mut client) - before;
     assert!(used < 0.25, "{used} s of half a second");
-}
-
-/// The order in which flows are served, as a simulation of its own finds it: each flow has its weight and its
-/// clients' quantities, and all of them are there from the beginning.
-fn simulated(flows: &[(&str, u64, usize)], mut first_at: Vec<usize>) -> Vec<String> {
-    // A multiple of all weights, so that no tag has a fraction.
-    let unit = 840;
-    let mut start = vec![0; flows.len()];
-    let (mut served, mut order) = (vec![0; flows.len()], Vec::new());
-    let mut time = 0;
-    loop {
-        let waiting = (0..flows.len()).filter(|&flow| served[flow] < flows[flow].2);
-        let Some(next) = waiting.min_by_key(|&flow| (start[flow], first_at[flow])) else { return order };
-        order.push(flows[next].0.to_owned());
-        time = time.max(start[next]);
-        start[next] = time + unit / flows[next].1;
-        served[next] += 1;
-        first_at[next] += flows.len(); // its next client came one round later
-    }
-}
-
-#[test]
-fn flows_share_by_their_weights_in_the_order_of_the_simulation() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let all = [("a", 1, 12), ("b", 2, 24), ("c", 4, 48)];
-    client.call("CL.ACQUIRE busy 1 3600 holder");
-    let mut waiters = Vec::new();
-    for round in 0..48 {
-        for (flow, weight, clients) in all {
-            if round < clients {
-                let call =
-                    format!("CL.BMTAKE busy LEASE 1 3600 {flow}-{round:03} FLOW {flow} WEIGHT {weight}");
-                waiters.push(wait_with(&server, &mut client, &call, waiters.len() + 1));
-            }
-        }
-    }
-    assert_eq!(flows(&mut client), "3");
-    let (mut holder, mut order) = ("holder".to_owned(), Vec::new());
-    for _ in 0..waiters.len() {
-        client.call(&format!("CL.RELEASE busy {holder}"));
-        holder = wait_until("the next to be admitted", || {
-            let held: Vec<String> = client.get("ZRANGE busy 0 -1");
-            held.into_iter().next().ok_or_else(String::new)
-        });
-        order.push(holder.clone());
-    }
-    let served: Vec<String> = order.iter().map(|id| id.split('-').next().unwrap().to_owned()).collect();
-    assert_eq!(served, simulated(&all, vec![0, 1, 2]));
-    // While all of them wait, their shares are 1 : 2 : 4, and within a flow it is first come, first served.
-    for (flow, _, clients) in all {
-        let own: Vec<&String> = order.iter().filter(|id| id.starts_with(flow)).collect();
-        let expected: Vec<String> = (0..clients).map(|round| format!("{flow}-{round:03}")).collect();
-        assert_eq!(own, expected.iter().collect::<Vec<_>>(), "{flow}");
-        let share = served[..70].iter().filter(|name| *name == flow).count();
-        assert!(share.abs_diff(clients * 70 / 84) <= 1, "{flow}: {share} of 70");
-    }
-    wait_for_blocked(&mut client, 0);
-    assert_eq!(flows(&mut client), "0");
 }
 
 /// Without flows all are one, and FLOW "" is another.
@@ -567,20 +505,10 @@ fn a_timeout_ends_a_wait_and_leaves_no_trace() {
     assert_eq!(waiter.answer(), "null");
     assert!(asked.elapsed() >= Duration::from_millis(400));
     for way in ["CLIENT UNBLOCK id", "CLIENT UNBLOCK id ERROR", "CLIENT KILL ID id", "disconnect"] {
-        let mut leaver =
-            wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 FLOW a", 1);
+        let leaver = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 FLOW a", 1);
         let mut stays = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 you FLOW a", 2);
         let before = client.snapshot("k");
-        if way != "disconnect" {
-            assert_eq!(client.int(&way.replace("id", &leaver.id.to_string())), 1, "{way}");
-        }
-        match way {
-            "CLIENT UNBLOCK id ERROR" => {
-                assert_eq!(leaver.answer(), "UNBLOCKED client unblocked via CLIENT UNBLOCK");
-            }
-            "CLIENT KILL ID id" | "disconnect" => drop(leaver),
-            _ => assert_eq!(leaver.answer(), "null", "{way}"),
-        }
+        crate::waiting::leave(&mut client, leaver, way);
         wait_for_blocked(&mut client, 1);
         assert_eq!(client.snapshot("k"), before, "{way}");
         assert!(stays.is_waiting());
@@ -590,25 +518,6 @@ fn a_timeout_ends_a_wait_and_leaves_no_trace() {
         client.call("DEL k");
         client.call("CL.ACQUIRE k 1 3600 other");
     }
-}
-
-#[test]
-fn in_transactions_and_scripts_it_does_not_block() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.FIXED k 1 3600");
-    client.call("MULTI");
-    client.call("CL.BMTAKE k FIXED 1 3600 1 FLOW a");
-    client.call("CL.BMTAKE free FIXED 1 3600 1 FLOW a");
-    let Value::Array(replies) = client.call("EXEC") else { panic!("no array") };
-    assert_eq!(replies[0], Value::Nil);
-    assert!(matches!(&replies[1], Value::Array(rows) if rows.len() == 2));
-    let script = "return redis.call('CL.BMTAKE', KEYS[1], 'FIXED', 1, 3600, 1)";
-    assert_eq!(client.call(&["EVAL", script, "1", "k"]), Value::Nil);
-    assert_eq!(rows(&mut client, &["EVAL", script, "1", "other"])[0][..3], [0, 1, 0]);
-    // Behind clients that wait, too.
-    let _waiter = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", 1);
-    assert_eq!(client.call(&["EVAL", script, "1", "k"]), Value::Nil);
 }
 
 #[test]
@@ -634,36 +543,6 @@ fn an_admission_is_one_transaction() {
     assert!(words.iter().all(|word| !word.starts_with("CL.")), "{effects:?}");
 }
 
-#[test]
-fn keys_that_turn_foreign_are_an_error_for_each_client() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (other, value, error) in [
-        ("", "SET k foo", "ERR the key does not hold"),
-        ("", "RPUSH k a", "WRONGTYPE "),
-        ("x", "SET x foo", "WRONGTYPE "),
-    ] {
-        client.call("FLUSHALL");
-        client.call("CL.FIXED k 1 3600");
-        client.call("CL.LOG x 1 3600");
-        let others = if other.is_empty() { "" } else { " x LOG 1 3600 1" };
-        let mut waiters: Vec<Waiter> = (1..=2)
-            .map(|n| {
-                wait_with(&server, &mut client, &format!("CL.BMTAKE k FIXED 1 3600 1{others} FLOW f{n}"), n)
-            })
-            .collect();
-        client.call("MULTI");
-        client.call(&format!("DEL {}", value.split(' ').nth(1).unwrap()));
-        client.call(value);
-        client.call("EXEC");
-        for waiter in &mut waiters {
-            let answer = waiter.answer();
-            assert!(answer.starts_with(error), "{value}: {answer}");
-        }
-        wait_for_blocked(&mut client, 0);
-    }
-}
-
 /// Commands that put a set or a list in the place of a key delete nothing.
 #[test]
 fn a_key_that_a_set_or_a_list_replaces_is_an_error_at_once() {
@@ -681,72 +560,6 @@ fn a_key_that_a_set_or_a_list_replaces_is_an_error_at_once() {
             assert!(answer.starts_with("WRONGTYPE "), "{replace}: {answer}");
         }
     }
-}
-
-#[test]
-fn a_server_that_becomes_a_replica_unblocks_all() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.ACQUIRE k 1 3600 other");
-    let mut waiters: Vec<Waiter> = (1..=3)
-        .map(|n| wait_with(&server, &mut client, &format!("CL.BMTAKE k LEASE 1 3600 {n} FLOW f{n}"), n))
-        .collect();
-    client.call("REPLICAOF 127.0.0.1 1");
-    for waiter in &mut waiters {
-        assert!(waiter.answer().starts_with("UNBLOCKED "));
-    }
-    wait_for_blocked(&mut client, 0);
-}
-
-/// A client that waits, and what the server says at its turn.
-fn at_its_turn(change: impl Fn(&mut Client), expected: &str) {
-    at_its_turn_on(&Server::start(), change, expected);
-}
-
-fn at_its_turn_on(server: &Server, change: impl Fn(&mut Client), expected: &str) {
-    let mut client = server.connect();
-    client.call("ACL SETUSER u on nopass ~* +@all");
-    client.call("CL.ACQUIRE k 1 3600 other");
-    let mut waiter = Waiter::connect(server);
-    waiter.send("AUTH u any");
-    assert_eq!(waiter.answer(), "OK");
-    waiter.send("CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a");
-    wait_for_blocked(&mut client, 1);
-    client.call("CL.RENEW k 1 other");
-    change(&mut client);
-    let answer = waiter.answer();
-    assert!(answer.starts_with(expected), "{answer}");
-    assert_eq!(client.int("EXISTS {k}second"), i64::from(expected == "0 "));
-    wait_for_blocked(&mut client, 0);
-}
-
-#[test]
-fn at_its_turn_the_server_would_have_to_run_the_call() {
-    at_its_turn(|_| {}, "0 ");
-    at_its_turn(|client| drop(client.call("CONFIG SET maxmemory 1")), "OOM ");
-    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for the rest");
-    at_its_turn(|client| drop(client.call("CONFIG SET min-replicas-to-write 1")), "NOREPLICAS ");
-    at_its_turn(|client| drop(client.call("ACL SETUSER u -cl.bmtake")), "NOPERM ");
-    // Of all its keys, not of the first alone.
-    at_its_turn(|client| drop(client.call("ACL SETUSER u resetkeys ~k")), "NOPERM ");
-    at_its_turn(|client| drop(client.call("ACL SETUSER u resetkeys ~k ~{k}second")), "0 ");
-}
-
-#[test]
-fn after_a_failed_save_a_client_receives_the_servers_error_at_its_turn() {
-    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
-    let server = Options::new().set("dbfilename", "snapshot").start();
-    // A directory in the place of the file.
-    std::fs::create_dir(server.folder().join("snapshot")).unwrap();
-    let fail_to_save = |client: &mut Client| {
-        client.call(&["CONFIG", "SET", "save", "3600 1"]);
-        client.call("BGSAVE");
-        wait_until("the save to fail", || match client.ask("SET other 1") {
-            Err(error) if error.starts_with("MISCONF ") => Ok(()),
-            _ => Err(client.text("INFO persistence")),
-        });
-    };
-    at_its_turn_on(&server, fail_to_save, "MISCONF ");
 }
 
 /// Flows that were given more than their share are remembered while others wait, up to a number of them.
@@ -789,37 +602,6 @@ fn so_many_flows_are_remembered() {
         left => Err(format!("the memory of {left} flows")),
     });
     server.assert_alive("many flows");
-}
-
-#[test]
-fn while_writes_are_paused_nobody_is_admitted_and_timeouts_are_replied() {
-    requires!(BINARY.at_least(6, 2, 0), "no CLIENT PAUSE WRITE");
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.ACQUIRE k 1 100 other MS");
-    let mut patient = Waiter::ask(&server, "CL.BMTAKE k LEASE 1 3600000 me MS FLOW a");
-    wait_for_blocked(&mut client, 1);
-    let mut hasty = Waiter::ask(&server, "CL.BMTAKE k LEASE 1 3600000 you TIMEOUT 0.3 MS FLOW b");
-    let paused = Instant::now();
-    client.call("CLIENT PAUSE 900 WRITE");
-    assert_eq!(hasty.answer(), "null");
-    assert!(patient.is_waiting());
-    assert!(patient.answer().starts_with("0 "));
-    assert!(paused.elapsed() >= Duration::from_millis(800), "{:?}", paused.elapsed());
-}
-
-#[test]
-fn the_module_stays_loaded_while_a_client_waits() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.FIXED k 1 3600");
-    let waiter = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", 1);
-    assert!(client.error("MODULE UNLOAD redis-cell").starts_with("ERR "));
-    drop(waiter);
-    wait_for_blocked(&mut client, 0);
-    client.call("MODULE UNLOAD redis-cell");
-    client.call(&["MODULE", "LOAD", module_path().to_str().unwrap()]);
-    assert_eq!(flows(&mut client), "0");
 }
 
 #[test]

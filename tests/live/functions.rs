@@ -25,13 +25,13 @@ fn function(command: &str) -> Vec<Vec<u8>> {
 }
 
 /// The reply is right for an instant of the call, whatever the clock shows.
-fn check(client: &mut Client, by_function: bool, key: &str, arguments: &str) -> Vec<i64> {
+fn check(client: &mut Client, key: &str, arguments: &str) -> Vec<i64> {
     let throttle = Throttle::parse(arguments);
     let tat = client.tat(key);
     let command = format!("CL.THROTTLE {key} {arguments}");
     // The functions' clock has microseconds, so that it is up to one behind.
     let earliest = wall_ns() - 1_000;
-    let reply = if by_function { client.ints(&function(&command)) } else { client.ints(&command) };
+    let reply = client.ints(&function(&command));
     let latest = wall_ns() + 5_000_000;
     throttle.check(&reply, tat, earliest, latest, &command);
     if throttle.writes(&reply) {
@@ -39,27 +39,6 @@ fn check(client: &mut Client, by_function: bool, key: &str, arguments: &str) -> 
         assert_eq!(expiry, ceil_div(tat.into(), 1_000_000), "{command} left {tat}");
     }
     reply
-}
-
-#[test]
-fn a_key_moves_between_the_module_and_the_functions_within_a_burst() {
-    requires!(has_functions(), NONE);
-    let server = Server::start();
-    let mut client = loaded(&server);
-    for arguments in ["15 30 3600", "15 30 3600 3 MS", "299 7 3600000000 19 SATURATE US"] {
-        let key = format!("k{}", arguments.len());
-        let replies: Vec<Vec<i64>> =
-            (0..20).map(|i| check(&mut client, i % 3 != 0, &key, arguments)).collect();
-        assert!(replies.iter().any(|reply| reply[0] == 1), "{arguments}: {replies:?}");
-    }
-    for i in 0..7 {
-        let command = "CL.FIXED f 5 DAY 1 UTC 60 MS";
-        let reply = if i % 2 == 0 { client.ints(&function(command)) } else { client.ints(command) };
-        assert_eq!(reply[..3], [i64::from(i >= 5), 5, (4 - i).max(0)], "call {i}");
-        let left = client.expiry_ms("f") * 1_000_000 - wall_ns();
-        assert!(left < 86_400_000_000_000 && (reply[4] * 1_000_000 - left).abs() < 60_000_000_000);
-        assert_eq!(client.expiry_ms("f") % 3_600_000, 0, "call {i}: no full hour");
-    }
 }
 
 #[test]
@@ -71,7 +50,7 @@ fn without_the_module() {
     let mut client = loaded(&server);
     assert!(client.error("CL.THROTTLE k 15 30 60").starts_with("ERR unknown command"));
     for _ in 0..20 {
-        check(&mut client, true, "k", "15 30 3600");
+        check(&mut client, "k", "15 30 3600");
     }
     assert_eq!(client.integers(&function("CL.REFUND k 15 30 3600 16")).split(' ').nth(2), Some("16"));
     assert_eq!(client.ints(&function("CL.CHARGE k 15 30 3600 17"))[..3], [1, 16, 0]);

@@ -10,6 +10,7 @@ mod common;
 
 mod accounts;
 mod acl;
+mod arguments;
 mod clients;
 mod companions;
 mod configuration;

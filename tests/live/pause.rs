@@ -66,37 +66,6 @@ fn clients_in_the_queue_wait_for_its_end() {
 }
 
 #[test]
-fn what_is_wrong_with_the_arguments_is_said() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (arguments, named) in [
-        ("k 9 10 60 -1", "wait must be an integer from 0 to"),
-        ("k 9 10 60 x", "wait must be an integer from 0 to 9223372036"),
-        ("k 9 10 60 9223372037", "wait must be an integer from 0 to 9223372036"),
-        ("k x 10 60 1", "max_burst"),
-        ("k 9 0 60 1", "count"),
-        ("k 9 10 0 1", "period"),
-        ("k 9 10 60 1 2", "syntax error"),
-        ("k 9 10 60 1 MS MS", "syntax error"),
-    ] {
-        let error = client.error(&format!("CL.PAUSE {arguments}"));
-        assert!(error.starts_with("ERR ") && error.contains(named), "{arguments}: {error}");
-    }
-    // In 9,000,000,000 seconds the year is past 2262.
-    let error = client.error("CL.PAUSE new 9 10 60 9000000000");
-    let longest = error.strip_prefix("ERR wait must be an integer from 0 to ").map(str::parse::<i64>);
-    let Some(Ok(longest)) = longest else { panic!("{error}") };
-    assert!((6_000_000_000..9_000_000_000).contains(&longest), "{error}");
-    assert_eq!(client.int("EXISTS new"), 0);
-    client.call(&format!("CL.PAUSE new 9 10 60 {}", longest - 60));
-    let error = client.error("cl.pause k 9 10 60");
-    assert_eq!(error, "ERR wrong number of arguments for 'cl.pause' command");
-    client.call("RPUSH list a");
-    assert!(client.error("CL.PAUSE list 9 10 60 1").starts_with("WRONGTYPE "));
-    assert_eq!(client.int("EXISTS k"), 0);
-}
-
-#[test]
 fn one_worker_stops_all_until_the_upstream_allows_it() {
     let server = Server::start();
     let mut client = server.connect();

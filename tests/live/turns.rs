@@ -184,54 +184,58 @@ fn a_timeout_is_replied_while_writes_are_paused() {
     client.call("CLIENT UNPAUSE");
 }
 
-/// The first turn that comes, with the server in a state in which it would reject the call.
-fn assert_rejected(client: &mut Client, mut waiter: Waiter, error: &str) {
-    let before = client.tat("k");
-    let answer = waiter.answer();
-    assert!(answer.starts_with(error), "{answer}");
-    // By now the key may have expired.
-    assert!(client.tat("k").is_none_or(|tat| Some(tat) == before), "nothing is written");
-    wait_for_blocked(client, 0);
-}
-
-fn wait_for_turn(server: &Server, client: &mut Client) -> Waiter {
-    client.call("DEL k");
-    client.call("CL.THROTTLE k 0 1 400 1 MS");
-    let waiter = Waiter::ask(server, "CL.BTHROTTLE k 0 1 400 1 0 MS");
-    wait_for_blocked(client, 1);
-    waiter
+/// A client that waits with each of the calls, on a server that changes before its turn: the beginning of its
+/// reply. With an error, nothing is written.
+fn at_its_turn(options: &Options, change: impl Fn(&Server, &mut Client), expected: &str) {
+    for (first, call) in [
+        ("CL.THROTTLE {k}second 0 1 400 1 MS", "CL.BTHROTTLE {k}second 0 1 400 1 0 MS"),
+        ("CL.ACQUIRE k 1 400 other MS", "CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a"),
+    ] {
+        let server = options.clone().start();
+        let mut client = server.connect();
+        client.call("ACL SETUSER u on nopass ~* +@all");
+        client.call(first);
+        let mut waiter = Waiter::connect(&server);
+        waiter.send("AUTH u any");
+        assert_eq!(waiter.answer(), "OK");
+        waiter.send(call);
+        wait_for_blocked(&mut client, 1);
+        let dumps = |client: &mut Client| {
+            ["DUMP k", "DUMP {k}second"].map(|dump| client.get::<Option<Vec<u8>>, _>(dump))
+        };
+        let before = dumps(&mut client);
+        change(&server, &mut client);
+        let answer = waiter.answer();
+        assert!(answer.starts_with(expected), "{call}: {answer}");
+        if expected != "0 " {
+            // By now the key may have expired.
+            let is_kept =
+                dumps(&mut client).into_iter().zip(before).all(|(now, then)| now.is_none() || now == then);
+            assert!(is_kept, "{call} has written");
+        }
+        wait_for_blocked(&mut client, 0);
+    }
 }
 
 /// Regression: clients that waited were admitted where the server refuses all writes for want of memory.
 #[test]
 pub fn out_of_memory_is_the_servers_own_error_at_the_turn() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let waiter = wait_for_turn(&server, &mut client);
     // No command runs between this and the turn, at which the server itself would go by the memory used
     // before.
-    client.call("CONFIG SET maxmemory 1");
-    assert_rejected(&mut client, waiter, "OOM command not allowed when used memory > 'maxmemory'.");
-    let errors = client.call("INFO redis-cell");
-    assert!(format!("{errors:?}").contains("bthrottle_errors:1"), "{errors:?}");
-    // Keys that may be evicted make room.
-    client.call("CONFIG SET maxmemory 0");
-    let mut waiter = wait_for_turn(&server, &mut client);
-    client.call("SET other 1");
-    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+    let change = |_: &Server, client: &mut Client| drop(client.call("CONFIG SET maxmemory 1"));
+    at_its_turn(&Options::new(), change, "OOM command not allowed when used memory > 'maxmemory'.");
 }
 
 /// Regression: clients that waited received `OOM` when memory had run out at the last command, and was free
 /// at their turn.
 #[test]
 pub fn memory_that_is_free_again_admits_at_the_turn() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut waiter = wait_for_turn(&server, &mut client);
-    client.call("CONFIG SET maxmemory 1");
-    // When this command begins, memory is out, and no other command runs before the turn.
-    client.call("CONFIG SET maxmemory 1gb");
-    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+    let change = |_: &Server, client: &mut Client| {
+        client.call("CONFIG SET maxmemory 1");
+        // When this command begins, memory is out, and no other command runs before the turn.
+        client.call("CONFIG SET maxmemory 1gb");
+    };
+    at_its_turn(&Options::new(), change, "0 ");
 }
 
 /// Regression: clients that waited were admitted on a primary without the replicas that it needs to accept
@@ -239,62 +243,43 @@ pub fn memory_that_is_free_again_admits_at_the_turn() {
 #[test]
 pub fn too_few_replicas_is_the_servers_own_error_at_the_turn() {
     requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
-    let server = Server::start();
-    let mut client = server.connect();
-    let waiter = wait_for_turn(&server, &mut client);
-    client.call("CONFIG SET min-replicas-to-write 1");
-    let error = client.error("SET other 1");
-    assert!(error.starts_with("NOREPLICAS "), "{error}");
-    assert_rejected(&mut client, waiter, &error);
+    let change = |_: &Server, client: &mut Client| drop(client.call("CONFIG SET min-replicas-to-write 1"));
+    at_its_turn(&Options::new(), change, "NOREPLICAS ");
 }
 
 /// Regression: the same on a server that cannot save to its disk.
 #[test]
 pub fn a_failed_save_is_the_servers_own_error_at_the_turn() {
     requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
-    let server = Options::new().set("dbfilename", "snapshot").start();
-    let mut client = server.connect();
-    let waiter = wait_for_turn(&server, &mut client);
-    client.call(&["CONFIG", "SET", "save", "3600 1"]);
-    // A directory in the place of the file.
-    std::fs::create_dir(server.folder().join("snapshot")).unwrap();
-    client.call("BGSAVE");
-    let error = wait_until("the save to fail", || match client.ask("SET other 1") {
-        Err(error) => Ok(error),
-        Ok(_) => Err(client.call("INFO persistence")).map_err(|info| format!("{info:?}")),
-    });
-    assert!(error.starts_with("MISCONF "), "{error}");
-    assert_rejected(&mut client, waiter, &error);
+    let change = |server: &Server, client: &mut Client| {
+        client.call(&["CONFIG", "SET", "save", "3600 1"]);
+        // A directory in the place of the file.
+        std::fs::create_dir(server.folder().join("snapshot")).unwrap();
+        client.call("BGSAVE");
+        wait_until("the save to fail", || match client.ask("SET other 1") {
+            Err(error) if error.starts_with("MISCONF ") => Ok(()),
+            _ => Err(client.text("INFO persistence")),
+        });
+    };
+    at_its_turn(&Options::new().set("dbfilename", "snapshot"), change, "MISCONF ");
 }
 
 /// Regression: clients that waited were admitted though the permission had been withdrawn.
 #[test]
 pub fn a_permission_that_is_withdrawn_is_an_error_at_the_turn() {
     requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
-    let server = Server::start();
-    let mut client = server.connect();
-    for withdrawn in ["resetkeys", "-@all", "-cl.bthrottle", "resetkeys ~other*"] {
-        client.call("ACL SETUSER u on nopass resetkeys ~* +@all");
-        client.call("DEL k");
-        client.call("CL.THROTTLE k 0 1 400 1 MS");
-        let mut waiter = Waiter::connect(&server);
-        waiter.send("AUTH u any");
-        assert_eq!(waiter.answer(), "OK");
-        waiter.send("CL.BTHROTTLE k 0 1 400 1 0 MS");
-        wait_for_blocked(&mut client, 1);
-        client.call(&format!("ACL SETUSER u {withdrawn}"));
-        assert_rejected(&mut client, waiter, "NOPERM ");
-        client.call("ACL DELUSER u");
+    for (changed, expected) in [
+        ("resetkeys", "NOPERM "),
+        ("-@all", "NOPERM "),
+        ("-cl.bthrottle -cl.bmtake", "NOPERM "),
+        ("resetkeys ~other*", "NOPERM "),
+        // Of all its keys, not of the first alone.
+        ("resetkeys ~k", "NOPERM "),
+        ("resetkeys ~k ~{k}* -@all +cl.bthrottle +cl.bmtake", "0 "),
+    ] {
+        let change = |_: &Server, client: &mut Client| drop(client.call(&format!("ACL SETUSER u {changed}")));
+        at_its_turn(&Options::new(), change, expected);
     }
-    // One that keeps its permissions is admitted.
-    client.call("ACL SETUSER u on nopass resetkeys ~k* -@all +cl.bthrottle");
-    client.call("DEL k");
-    client.call("CL.THROTTLE k 0 1 400 1 MS");
-    let mut waiter = Waiter::connect(&server);
-    waiter.send("AUTH u any");
-    assert_eq!(waiter.answer(), "OK");
-    waiter.send("CL.BTHROTTLE k 0 1 400 1 0 MS");
-    assert!(waiter.answer().starts_with("0 1 0 -1 "));
 }
 
 /// Regression: clients of a user that is restricted to some databases were never admitted after waiting.
@@ -317,10 +302,9 @@ fn a_user_of_some_databases_is_admitted_in_them() {
         wait_for_blocked(&mut client, 1);
         if withdrawn {
             client.call("ACL SETUSER u resetdbs db=0");
-            assert_rejected(&mut client, waiter, "NOPERM ");
-        } else {
-            assert!(waiter.answer().starts_with("0 1 0 -1 "));
         }
+        let expected = if withdrawn { "NOPERM " } else { "0 1 0 -1 " };
+        assert!(waiter.answer().starts_with(expected));
     }
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::lines::{FOUR_KINDS, Side};
+use crate::lines::{EXHAUSTED, FOUR_KINDS, REFUSED, Side, THROTTLE, ours, side};
 use crate::load::{KEYS, Load, PIPELINED, fill};
 use crate::report::{quantile, thousands};
 use crate::scale::heading;
@@ -13,42 +13,37 @@ use crate::server::{Binaries, Cores, Kind, Server};
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_millis(200);
 
-/// The beginning of the reply to an admitted call, and to a refused call.
-const ADMITTED: &str = "*5\r\n:0\r\n";
-const REFUSED: &str = "*5\r\n:1\r\n";
-
-const fn side(name: &'static str, prepare: &'static str, call: &'static str, answer: &'static str) -> Side {
-    Side { name, server: Kind::Module, prepare, call, answer }
-}
-
-const THROTTLE: &str = "CL.THROTTLE {a} 1000000 1 1 3600";
-
 /// The calls, in the order of the table. Keys outlive the run, and the calls of a line are either all
 /// admitted or all refused.
 static SIDES: [Side; 13] = [
-    side("`CL.THROTTLE`, admitted", THROTTLE, "CL.THROTTLE {a} 1000000 1 1", ADMITTED),
-    side("`CL.THROTTLE`, refused", "CL.THROTTLE {a} 0 1 3600", "CL.THROTTLE {a} 0 1 3600", REFUSED),
-    side("`CL.PEEK`", THROTTLE, "CL.PEEK {a} 1000000 1 1", ADMITTED),
-    side("`CL.RESERVE`", THROTTLE, "CL.RESERVE {a} 1000000 1 1", ADMITTED),
-    side("`CL.FIXED`", "CL.FIXED {a} 1000000 3600", "CL.FIXED {a} 1000000 3600", ADMITTED),
-    side("`CL.WINDOW`", "CL.WINDOW {a} 1000000 3600", "CL.WINDOW {a} 1000000 3600", ADMITTED),
-    side("`CL.BUCKET`", "CL.BUCKET {a} 1000000 1 1 3600", "CL.BUCKET {a} 1000000 1 1", ADMITTED),
-    side("`CL.FUNNEL`", "CL.FUNNEL {a} 1000000 1 1 3600", "CL.FUNNEL {a} 1000000 1 1", ADMITTED),
-    side(
+    ours("`CL.THROTTLE`, admitted", THROTTLE, "CL.THROTTLE {a} 1000000 1 1"),
+    side("`CL.THROTTLE`, refused", Kind::Module, EXHAUSTED, EXHAUSTED, REFUSED),
+    ours("`CL.PEEK`", THROTTLE, "CL.PEEK {a} 1000000 1 1"),
+    ours("`CL.RESERVE`", THROTTLE, "CL.RESERVE {a} 1000000 1 1"),
+    ours("`CL.FIXED`", "CL.FIXED {a} 1000000 3600", "CL.FIXED {a} 1000000 3600"),
+    ours("`CL.WINDOW`", "CL.WINDOW {a} 1000000 3600", "CL.WINDOW {a} 1000000 3600"),
+    ours("`CL.BUCKET`", "CL.BUCKET {a} 1000000 1 1 3600", "CL.BUCKET {a} 1000000 1 1"),
+    ours("`CL.FUNNEL`", "CL.FUNNEL {a} 1000000 1 1 3600", "CL.FUNNEL {a} 1000000 1 1"),
+    ours(
         "`CL.LOG` of 10 to 50 units, admitted (memory: 10)",
         "CL.LOG {a} 1000 36000 10",
         "CL.LOG {a} 1000 36000",
-        ADMITTED,
     ),
-    side("`CL.LOG` of 100 units, refused", "CL.LOG {a} 100 36000 100", "CL.LOG {a} 100 36000", REFUSED),
     side(
+        "`CL.LOG` of 100 units, refused",
+        Kind::Module,
+        "CL.LOG {a} 100 36000 100",
+        "CL.LOG {a} 100 36000",
+        REFUSED,
+    ),
+    ours(
         "`CL.ACQUIRE` and `CL.RELEASE`, a pair, one other holder",
         "CL.ACQUIRE {a} 10 36000 first",
         "CL.ACQUIRE {a} 10 36000 holder ; CL.RELEASE {a} holder",
-        ADMITTED,
     ),
     side(
         "`CL.MTAKE` of 3 `THROTTLE`",
+        Kind::Module,
         THROTTLE,
         "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
         "*4\r\n*5\r\n:0\r\n",
