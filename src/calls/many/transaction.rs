@@ -33,7 +33,7 @@ struct HeldDecisions<'k, 'h, 'c> {
     now: Instant,
     verb: Verb,
     decided: AllDecided<'k, 'c>,
-    plan: Option<Box<Plan>>,
+    plan: Option<&'k Plan>,
     /// Whether a limiter or a chain refuses the call.
     refuses: bool,
     seen: Seen<'k, 'h, 'c>,
@@ -87,7 +87,7 @@ impl<'c> Request<'c> {
             let end = if self.has_chains || self.hold.is_some() {
                 self.attempt_any(call, handles, verb, rows, &mut announcements)
             } else {
-                self.attempt::<true>(call, handles, verb, rows, &mut announcements)
+                self.attempt::<true>(call, handles, verb, None, rows, &mut announcements)
             };
             // Other modules may call limiters in the events.
             let are_lost = handles.renew();
@@ -109,7 +109,9 @@ impl<'c> Request<'c> {
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
-        self.attempt::<false>(call, handles, verb, rows, announcements)
+        let mut plan = Plan::default();
+        let plan = self.has_chains.then_some(&mut plan);
+        self.attempt::<false>(call, handles, verb, plan, rows, announcements)
     }
 
     /// Does so once. What is to be published is added to `announcements`. If another module has interfered,
@@ -121,6 +123,7 @@ impl<'c> Request<'c> {
         call: &Call<'c>,
         handles: &Handles,
         verb: Verb,
+        mut plan: Option<&mut Plan>,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
@@ -130,11 +133,10 @@ impl<'c> Request<'c> {
             Some((Stored::Nothing(key), until)) => Some((key, until)),
             Some((Stored::Reply(rows), _)) => return Ok(End::Repeated(rows)),
         };
-        let seen = if PLAIN { None } else { self.look(call, handles, Access::Write, now)? };
-        let mut plan = None;
-        if !PLAIN && self.has_chains {
-            let seen = seen.as_ref();
-            plan = Some(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?);
+        let seen =
+            if PLAIN || self.hold.is_none() { None } else { self.look(call, handles, Access::Write, now)? };
+        if let Some(plan) = plan.as_deref_mut() {
+            self.decide_chains(call, handles, (now, verb), seen.as_ref(), (plan, &mut decided))?;
         } else {
             for (index, named) in self.limiters.iter().enumerate() {
                 let seen = seen.as_ref().map(|seen| (seen, index));
@@ -146,7 +148,8 @@ impl<'c> Request<'c> {
         if Handles::are_lost() {
             return Err(Error::Busy);
         }
-        let refuses = plan.as_deref().is_some_and(Plan::refuses)
+        let plan = plan.as_deref();
+        let refuses = plan.is_some_and(Plan::refuses)
             || self
                 .limiters
                 .iter()
@@ -157,7 +160,7 @@ impl<'c> Request<'c> {
             return self.attempt_holds(call, all, rows, announcements);
         }
         if refuses {
-            return self.refusal(call, now, &decided, plan.as_deref(), None, rows).map(|()| End::Rows);
+            return self.refusal(call, now, &decided, plan, None, rows).map(|()| End::Rows);
         }
         // For CL.MTAKE, the server has checked this.
         if verb == Verb::Settle
@@ -168,13 +171,7 @@ impl<'c> Request<'c> {
         }
         if self.is_disturbed() && decided.iter().any(Decided::creates) {
             drop(reply);
-            let end = self.write_new_first(
-                call,
-                (now, verb),
-                (decided, plan.as_deref(), false),
-                rows,
-                announcements,
-            );
+            let end = self.write_new_first(call, (now, verb), (decided, plan, false), rows, announcements);
             return end.ok_or_else(Handles::lose);
         }
         // No other module's code runs before all are written, because no key is created while other modules
@@ -281,7 +278,6 @@ impl<'c> Request<'c> {
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
         let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
-        let plan = plan.as_deref();
         let answers = || {
             let Some(plan) = plan else {
                 let answer = |(named, own): (&Named, &Decided)| Row::of(own.pending.answer(), named.shadow);
@@ -388,18 +384,20 @@ impl<'c> Request<'c> {
             for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
                 let seen = seen.as_ref();
                 let key = named.open(call, &handles).ok()?;
-                let decided = match plan {
+                let pending = match plan {
                     None => {
                         let seen = seen.map(|seen| (seen, index));
-                        let pending = self.decide_any(call, &handles, (named, &key), (now, verb), seen);
-                        pending.map(|pending| Decided { key, pending })
+                        self.decide_any(call, &handles, (named, &key), (now, verb), seen)
                     }
-                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index, None), seen),
+                    Some(plan) => {
+                        self.decide_share(call, (named, &key), (now, verb), (plan, index, None), seen)
+                    }
                 };
-                let decided = decided.ok()?;
-                if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {
+                let pending = pending.ok()?;
+                if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &pending)) {
                     return None;
                 }
+                let decided = Decided { key, pending };
                 let refuses = !renews && named.refuses(&decided.pending, verb);
                 if decided.creates() || refuses {
                     return None;
