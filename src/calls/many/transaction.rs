@@ -1,5 +1,7 @@
 //! Carries out a call: all of its decisions, or none.
 
+use core::mem;
+
 use redis_cell_core::several::{self, Row};
 use redis_cell_core::{Answer, Instant, Verdict};
 
@@ -29,11 +31,11 @@ enum End {
 }
 
 /// The decisions of a call with `HOLD`, and the key for its reply.
-struct HeldDecisions<'k, 'h, 'c> {
+struct HeldDecisions<'d, 'k, 'h, 'c> {
     now: Instant,
     verb: Verb,
-    decided: AllDecided<'k, 'c>,
-    plan: Option<&'k Plan>,
+    decided: &'d mut AllDecided<'k, 'c>,
+    plan: Option<&'d Plan>,
     /// Whether a limiter or a chain refuses the call.
     refuses: bool,
     seen: Seen<'k, 'h, 'c>,
@@ -156,7 +158,7 @@ impl<'c> Request<'c> {
                 .zip(&decided)
                 .any(|(named, decided)| named.refuses(&decided.pending, verb));
         if let Some(seen) = seen {
-            let all = HeldDecisions { now, verb, decided, plan, refuses, seen, reply };
+            let all = HeldDecisions { now, verb, decided: &mut decided, plan, refuses, seen, reply };
             return self.attempt_holds(call, all, rows, announcements);
         }
         if refuses {
@@ -273,15 +275,15 @@ impl<'c> Request<'c> {
     fn attempt_holds(
         &self,
         call: &Call<'c>,
-        all: HeldDecisions<'_, '_, 'c>,
+        all: HeldDecisions<'_, '_, '_, 'c>,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
-        let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
+        let HeldDecisions { now, verb, decided, plan, refuses, seen, reply } = all;
         let answers = || {
             let Some(plan) = plan else {
                 let answer = |(named, own): (&Named, &Decided)| Row::of(own.pending.answer(), named.shadow);
-                return self.limiters.iter().zip(&decided).map(answer).collect();
+                return self.limiters.iter().zip(&*decided).map(answer).collect();
             };
             let mut planned: Rows = self.planned(plan).collect();
             plan.complete(&self.limiters, &mut planned, refuses);
@@ -290,9 +292,9 @@ impl<'c> Request<'c> {
         let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen)) };
         let end = ruling.map_or(End::Rows, End::Ruled);
         if ruling.map_or(refuses, Verdict::is_limited) {
-            self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
+            self.refusal(call, now, decided, plan, Some(&seen), rows)?;
             if seen.has_run_out() {
-                self.write_run_out(call, now, decided, seen, announcements)?;
+                self.write_run_out(call, now, mem::take(decided), seen, announcements)?;
             }
             return Ok(end);
         }
@@ -304,12 +306,12 @@ impl<'c> Request<'c> {
         }
         if self.is_disturbed() && (decided.iter().any(Decided::creates) || seen.creates()) {
             drop((reply, seen));
-            let renews = ruling.is_some();
-            let end = self.write_new_first(call, (now, verb), (decided, plan, renews), rows, announcements);
+            let all = (mem::take(decided), plan, ruling.is_some());
+            let end = self.write_new_first(call, (now, verb), all, rows, announcements);
             return end.ok_or_else(Handles::lose);
         }
         let mut took = SmallVec::<[_; FEW]>::new();
-        for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
+        for (at, (named, decided)) in self.limiters.iter().zip(&mut *decided).enumerate() {
             let counter = decided.pending.window();
             let row = named.write(call, now, decided, verb, announcements);
             took.push(holds::took(&named.limiter, self.quantity_of(at, plan), counter, &row.answer, now));
