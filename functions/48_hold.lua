@@ -9,7 +9,7 @@ do
 -- What reads and writes the sorted set; in a table because a block has room for few more local variables.
 local Book = {}
 local HOLDS = 'the parts of holds, stored by HOLD'
-local MOST_PARTS, MOST_ENDED, IN_RECORD = 100000, 1000, 16
+local MOST_PARTS, MOST_ENDED, MOST_UNNAMED, IN_RECORD = 100000, 1000, 2000, 16
 -- The scores of records, of further parts, and of ends, each with a hash.
 local HASHES = 2 ^ 50
 local OWNERS, FURTHER, ENDS = HASHES, 2 * HASHES, 3 * HASHES
@@ -197,8 +197,8 @@ function Book.find_slot(key, owner, name)
     return slot
 end
 
--- Returns what an owner holds in its record, or all that it holds.
-function Book.load_owner(key, id, is_all)
+-- Returns what an owner holds in its record, and at most `unnamed` further parts.
+function Book.load_owner(key, id, unnamed)
     local owner = { id = id, slots = {}, by_name = {}, in_record = 0 }
     local record, more, further = 'id ' .. named(id) .. ' ', 'more ' .. named(id) .. ' ', {}
     Book.each(key, 'ZRANGEBYSCORE', score_of(OWNERS, id), function(member)
@@ -210,12 +210,14 @@ function Book.load_owner(key, id, is_all)
             end
         elseif string.sub(member, 1, #more) == more then
             owner.has_further = true
-            further[#further + 1] = Book.read_name(member, #more + 1)
-            return is_all
+            if #further < unnamed then
+                further[#further + 1] = Book.read_name(member, #more + 1)
+            end
+            return #further < unnamed
         end
         return true
     end)
-    for i = 1, is_all and #further or 0 do
+    for i = 1, #further do
         if not Book.find_slot(key, owner, further[i]) then
             foreign(HOLDS)
         end
@@ -318,7 +320,7 @@ function Hold.look(hold, rows, keys, count)
     hold.ended, hold.own, hold.is_held, hold.others, hold.next = {}, {}, {}, {}, nil
     local has_windows, has_ended_any = false, false
     local by_id = {}
-    local owner = hold.id and Book.load_owner(key, hold.id, not hold.period)
+    local owner = hold.id and Book.load_owner(key, hold.id, hold.period and 0 or MOST_UNNAMED)
     hold.owner = owner or nil
     for k = 1, count do
         local slot = owner and Book.find_slot(key, owner, keys[k])
@@ -344,7 +346,7 @@ function Hold.look(hold, rows, keys, count)
                     if id ~= hold.id then
                         local other = by_id[id]
                         if not other then
-                            other = Book.load_owner(key, id)
+                            other = Book.load_owner(key, id, 0)
                             by_id[id], hold.others[#hold.others + 1] = other, other
                         end
                         local slot = Book.find_slot(key, other, name)

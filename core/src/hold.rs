@@ -78,6 +78,10 @@ pub const IN_RECORD: usize = 16;
 /// The most parts that one call carries out. The rest count as taken until a later call.
 pub const MOST_ENDED: usize = 1_000;
 
+/// The most further parts that a settlement ends although it does not name them. The others end by
+/// themselves.
+pub const MOST_UNNAMED: usize = 2_000;
+
 /// How long a hold lasts, in the unit of the call.
 pub const HOLD: Range = Range { name: "HOLD", min: 1, max: i64::MAX };
 

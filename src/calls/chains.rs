@@ -63,7 +63,10 @@ pub fn join_last(limiters: &mut [Named], verb: Verb) -> Result<(), Error> {
     Ok(())
 }
 
-/// The open keys of these limiters.
+/// The open keys of a chain. They are passed by reference, because they are large.
+pub type Keys<'k, 'c> = SmallVec<[Key<'k, 'c>; FEW]>;
+
+/// Opens the keys of these limiters.
 ///
 /// # Errors
 /// As [`Handles::open`].
@@ -72,8 +75,12 @@ pub fn open<'k, 'c>(
     handles: &'k Handles,
     limiters: &[Named<'c>],
     access: Access,
-) -> Result<SmallVec<[Key<'k, 'c>; FEW]>, Error> {
-    limiters.iter().map(|named| handles.open(call, named.key, access)).collect()
+    keys: &mut Keys<'k, 'c>,
+) -> Result<(), Error> {
+    for named in limiters {
+        keys.push(handles.open(call, named.key, access)?);
+    }
+    Ok(())
 }
 
 /// What a call with chains takes from each of its limiters.
@@ -151,15 +158,19 @@ impl Plan {
     pub fn decide<'k, 'c>(
         &mut self,
         limiters: &'k [Named<'c>],
-        targets: SmallVec<[Target<'k, 'c>; FEW]>,
+        targets: impl Iterator<Item = Target<'k, 'c>>,
         seen: Option<&'k Seen<'_, '_, 'c>>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Error>
+    where
+        'c: 'k,
+    {
         let first = self.shares.len();
-        let own = (self.behind.saturating_add(first)..).map(|at| seen.map(|seen| (seen, at)));
-        let asked = limiters.iter().zip(targets).zip(own);
-        let asked = asked.map(|((named, at), seen)| Asked { named, at, seen, counter: Cell::new(None) });
-        let pools: SmallVec<[_; FEW]> = asked.collect();
-        self.shares.extend(pools.iter().map(|_| Share::of(NOTHING)));
+        let mut pools = SmallVec::<[_; FEW]>::new(); // collected, they would be copied
+        for (named, at) in limiters.iter().zip(targets) {
+            let seen = seen.map(|seen| (seen, self.behind.saturating_add(self.shares.len())));
+            pools.push(Asked { named, at, seen, counter: Cell::new(None) });
+            self.shares.push(Share::of(NOTHING));
+        }
         let shares = self.shares.get_mut(first..).unwrap_or_default();
         let verdict = chain::decide(&pools, shares)?;
         self.loaded.clear();
@@ -172,18 +183,12 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds a limiter that is in no chain, and has been decided.
-    ///
-    /// # Errors
-    /// The errors of the limiter.
-    pub fn add<'c>(&mut self, named: &Named<'c>, at: &Target<'_, 'c>, answer: Answer) -> Result<(), Error> {
+    /// Adds a limiter that is in no chain, and has been decided, with the units that it gives if it admits
+    /// the call.
+    pub fn add(&mut self, answer: Answer, units: i64) {
         let mut share = Share::of(answer);
-        if !answer.limited() {
-            let units = if named.limiter.is_held(at)? { 0 } else { named.limiter.units() };
-            share.taken = Some(units);
-        }
+        share.taken = Some(units).filter(|_| !answer.limited());
         self.shares.push(share);
-        Ok(())
     }
 
     /// Plans the settlement of a chain, or of a limiter that is in none: what each of them bears of the units

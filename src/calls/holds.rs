@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use redis_cell_core::fixed::Counter;
-use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, Origin, Part};
+use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, MOST_UNNAMED, Origin, Part};
 use redis_cell_core::limiter::Limiter as _;
 use redis_cell_core::several;
 use redis_cell_core::{Answer, Change, Decision, Instant, Span};
@@ -116,7 +116,8 @@ impl<'c> Hold<'c> {
         let mut left = MOST_ENDED;
         if let Some(id) = self.option.id {
             let names = limiters.clone().map(|held| held.name);
-            let mut owner = seen.book.owner(Cow::Borrowed(id), names, self.settles())?;
+            let unnamed = if self.settles() { MOST_UNNAMED } else { 0 };
+            let mut owner = seen.book.owner(Cow::Borrowed(id), names, unnamed)?;
             for (of, Held { name, limiter }) in seen.of.iter_mut().zip(limiters.clone()) {
                 match owner.named(name).filter(|_| !limiter.releases()) {
                     Some(part) if part.has_ended(now) => {
@@ -167,7 +168,7 @@ impl<'c> Seen<'_, '_, 'c> {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(free) => {
                         let id = Cow::Owned(free.key().clone());
-                        free.insert(book.owner(id, core::iter::empty(), false)?)
+                        free.insert(book.owner(id, core::iter::empty(), 0)?)
                     }
                 };
                 book.find(other, name);

@@ -201,7 +201,8 @@ impl<'k, 'c> Book<'k, 'c> {
         self.parts
     }
 
-    /// What `id` holds of the limiters `keys`, and of others in its record; or all that it holds.
+    /// What `id` holds of the limiters `keys`, what its record has of others, and at most `unnamed` further
+    /// parts.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no part.
@@ -209,7 +210,7 @@ impl<'k, 'c> Book<'k, 'c> {
         &self,
         name: Cow<'i, [u8]>,
         keys: impl Iterator<Item = &'n [u8]>,
-        all: bool,
+        unnamed: usize,
     ) -> Result<Owner<'i>, Error> {
         let mut owner = Owner { id: name, record: Vec::new(), further: BTreeMap::new(), has_run_out: false };
         if self.parts == 0 {
@@ -224,21 +225,20 @@ impl<'k, 'c> Book<'k, 'c> {
                 slots.extend(parts.map(|(key, part)| (Cow::Owned(key.to_vec()), part.into())));
             } else if let Some(key) = member::read_more(member, id) {
                 has_further = true;
-                further.push(key.to_vec());
-                return all;
+                further.extend((further.len() < unnamed).then(|| key.to_vec()));
+                return further.len() < unnamed;
             }
             !is_broken
         });
         if is_broken {
             return Err(FOREIGN.into());
         }
-        if all {
-            for key in further {
-                let part = self.further(&owner.id, &key).ok_or(FOREIGN)?;
-                owner.further.insert(key.into(), part.into());
-            }
-        } else if has_further {
+        if has_further {
             keys.for_each(|key| self.find(&mut owner, key));
+        }
+        for key in further {
+            self.find(&mut owner, &key);
+            owner.slot(&key).ok_or(FOREIGN)?;
         }
         Ok(owner)
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::looks::peek;
 use super::request::Request;
-use crate::calls::chains::{self, Loaded, Named, Plan};
+use crate::calls::chains::{self, Keys, Loaded, Named, Plan};
 use crate::calls::holds::{Seen, Used};
 use crate::error::Error;
 use crate::faults;
@@ -33,9 +33,8 @@ impl<'c> Request<'c> {
         handles: &'k Handles,
         (now, verb): (Instant, Verb),
         seen: Option<&Seen<'_, '_, 'c>>,
-        decided: &mut AllDecided<'k, 'c>,
-    ) -> Result<Box<Plan>, Error> {
-        let mut plan = Box::<Plan>::default();
+        (plan, decided): (&mut Plan, &mut AllDecided<'k, 'c>),
+    ) -> Result<(), Error> {
         for chain in self.chains() {
             let first = decided.len();
             if let [named] = chain
@@ -44,42 +43,46 @@ impl<'c> Request<'c> {
                 let key = named.open(call, handles)?;
                 let seen = seen.map(|seen| (seen, first));
                 let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen)?;
-                plan.add(named, &self.target(named, call, &key, now), pending.answer())?;
+                let is_held =
+                    named.limiter.releases() && named.limiter.is_held(&named.target(call, &key, now))?;
+                plan.add(pending.answer(), if is_held { 0 } else { named.limiter.units() });
                 decided.push(Decided { key, pending });
                 continue;
             }
-            let keys = chains::open(call, handles, chain, Access::Write)?;
+            let mut keys = Keys::new();
+            chains::open(call, handles, chain, Access::Write, &mut keys)?;
             let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
             match seen {
                 Some(seen) if verb == Verb::Settle => {
                     plan.settle(chain, &targets.collect::<SmallVec<[_; FEW]>>(), seen)?;
                 }
-                _ => plan.decide(chain, targets.collect(), seen)?,
+                _ => plan.decide(chain, targets, seen)?,
             }
-            for ((named, key), at) in chain.iter().zip(keys).zip(first..) {
+            for (named, key) in chain.iter().zip(keys.drain(..)) {
+                let at = decided.len();
                 let loaded = plan.loaded.get(at.saturating_sub(first)).copied().flatten();
-                let own = self.decide_share(call, named, key, (now, verb), (&plan, at, loaded), seen)?;
-                if verb != Verb::Settle && plan.has_lost(at, &own.pending) {
+                let pending =
+                    self.decide_share(call, (named, &key), (now, verb), (plan, at, loaded), seen)?;
+                if verb != Verb::Settle && plan.has_lost(at, &pending) {
                     return Err(Error::Busy);
                 }
-                decided.push(own);
+                decided.push(Decided { key, pending });
             }
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// Decides a limiter of a call with chains for its share, and makes sure that the decision can be carried
     /// out.
-    pub(super) fn decide_share<'k>(
+    pub(super) fn decide_share(
         &self,
-        call: &'k Call<'c>,
-        named: &Named<'c>,
-        key: Key<'k, 'c>,
+        call: &Call<'c>,
+        (named, key): (&Named<'c>, &Key<'_, 'c>),
         (now, verb): (Instant, Verb),
         (plan, at, loaded): (&Plan, usize, Option<Loaded>),
         seen: Option<&Seen<'_, '_, 'c>>,
-    ) -> Result<Decided<'k, 'c>, Error> {
-        let target = self.target(named, call, &key, now);
+    ) -> Result<Pending<'c>, Error> {
+        let target = self.target(named, call, key, now);
         let share = plan.taken(at).map(|units| faults::part(units, named.limiter.units()));
         let mut pending = match seen {
             Some(seen) if !named.is_pool => seen.decide(at, &named.limiter, &target, verb)?,
@@ -102,7 +105,7 @@ impl<'c> Request<'c> {
         if self.is_turn && !named.is_pool {
             self.count_behind(named, &target, seen.map(|seen| (seen, at)), &mut pending)?;
         }
-        Ok(Decided { key, pending })
+        Ok(pending)
     }
 
     /// [`decide`](Self::decide) where the size of the code matters more than its speed.

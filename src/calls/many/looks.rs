@@ -4,7 +4,7 @@ use redis_cell_core::several::{self, Row};
 use redis_cell_core::{Answer, Instant, Span, Verdict};
 
 use super::request::Request;
-use crate::calls::chains::{self, Named, Plan};
+use crate::calls::chains::{self, Keys, Named, Plan};
 use crate::calls::holds::Seen;
 use crate::calls::once::Stored;
 use crate::error::Error;
@@ -70,10 +70,11 @@ impl<'c> Request<'c> {
     ) -> Result<(Rows, Plan), Error> {
         let (mut plan, mut rows) = (Plan::default(), Rows::new());
         for chain in self.chains() {
-            let keys = chains::open(call, handles, chain, Access::Read)?;
+            let mut keys = Keys::new();
+            chains::open(call, handles, chain, Access::Read, &mut keys)?;
             let all = chain.iter().zip(&keys);
             let targets = all.map(|(named, key)| self.target_among(queues, named, call, key, now));
-            plan.decide(chain, targets.collect(), seen)?;
+            plan.decide(chain, targets, seen)?;
         }
         rows.extend(self.planned(&plan));
         let refuses = |(row, named): (&Row, &Named)| row.refuses() && !named.is_pool;
@@ -248,10 +249,11 @@ impl<'c> Request<'c> {
             let wait = if let [named] = chain {
                 self.wait_for((named, first), call, handles, seen, now)?
             } else {
-                let keys = chains::open(call, handles, chain, Access::Write)?;
+                let mut keys = Keys::new();
+                chains::open(call, handles, chain, Access::Write, &mut keys)?;
                 let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
                 let mut plan = Plan::behind(first);
-                plan.decide(chain, targets.collect(), seen)?;
+                plan.decide(chain, targets, seen)?;
                 let expiries = keys.iter().filter_map(|key| waiting::expires(key, now));
                 let mut wait =
                     plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));

@@ -1,5 +1,7 @@
 //! Carries out a call: all of its decisions, or none.
 
+use core::mem;
+
 use redis_cell_core::several::{self, Row};
 use redis_cell_core::{Answer, Instant, Verdict};
 
@@ -29,11 +31,11 @@ enum End {
 }
 
 /// The decisions of a call with `HOLD`, and the key for its reply.
-struct HeldDecisions<'k, 'h, 'c> {
+struct HeldDecisions<'d, 'k, 'h, 'c> {
     now: Instant,
     verb: Verb,
-    decided: AllDecided<'k, 'c>,
-    plan: Option<Box<Plan>>,
+    decided: &'d mut AllDecided<'k, 'c>,
+    plan: Option<&'d Plan>,
     /// Whether a limiter or a chain refuses the call.
     refuses: bool,
     seen: Seen<'k, 'h, 'c>,
@@ -87,7 +89,7 @@ impl<'c> Request<'c> {
             let end = if self.has_chains || self.hold.is_some() {
                 self.attempt_any(call, handles, verb, rows, &mut announcements)
             } else {
-                self.attempt::<true>(call, handles, verb, rows, &mut announcements)
+                self.attempt::<true>(call, handles, verb, None, rows, &mut announcements)
             };
             // Other modules may call limiters in the events.
             let are_lost = handles.renew();
@@ -109,7 +111,9 @@ impl<'c> Request<'c> {
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
-        self.attempt::<false>(call, handles, verb, rows, announcements)
+        let mut plan = Plan::default();
+        let plan = self.has_chains.then_some(&mut plan);
+        self.attempt::<false>(call, handles, verb, plan, rows, announcements)
     }
 
     /// Does so once. What is to be published is added to `announcements`. If another module has interfered,
@@ -121,6 +125,7 @@ impl<'c> Request<'c> {
         call: &Call<'c>,
         handles: &Handles,
         verb: Verb,
+        mut plan: Option<&mut Plan>,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
@@ -130,11 +135,10 @@ impl<'c> Request<'c> {
             Some((Stored::Nothing(key), until)) => Some((key, until)),
             Some((Stored::Reply(rows), _)) => return Ok(End::Repeated(rows)),
         };
-        let seen = if PLAIN { None } else { self.look(call, handles, Access::Write, now)? };
-        let mut plan = None;
-        if !PLAIN && self.has_chains {
-            let seen = seen.as_ref();
-            plan = Some(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?);
+        let seen =
+            if PLAIN || self.hold.is_none() { None } else { self.look(call, handles, Access::Write, now)? };
+        if let Some(plan) = plan.as_deref_mut() {
+            self.decide_chains(call, handles, (now, verb), seen.as_ref(), (plan, &mut decided))?;
         } else {
             for (index, named) in self.limiters.iter().enumerate() {
                 let seen = seen.as_ref().map(|seen| (seen, index));
@@ -146,18 +150,19 @@ impl<'c> Request<'c> {
         if Handles::are_lost() {
             return Err(Error::Busy);
         }
-        let refuses = plan.as_deref().is_some_and(Plan::refuses)
+        let plan = plan.as_deref();
+        let refuses = plan.is_some_and(Plan::refuses)
             || self
                 .limiters
                 .iter()
                 .zip(&decided)
                 .any(|(named, decided)| named.refuses(&decided.pending, verb));
         if let Some(seen) = seen {
-            let all = HeldDecisions { now, verb, decided, plan, refuses, seen, reply };
+            let all = HeldDecisions { now, verb, decided: &mut decided, plan, refuses, seen, reply };
             return self.attempt_holds(call, all, rows, announcements);
         }
         if refuses {
-            return self.refusal(call, now, &decided, plan.as_deref(), None, rows).map(|()| End::Rows);
+            return self.refusal(call, now, &decided, plan, None, rows).map(|()| End::Rows);
         }
         // For CL.MTAKE, the server has checked this.
         if verb == Verb::Settle
@@ -168,13 +173,7 @@ impl<'c> Request<'c> {
         }
         if self.is_disturbed() && decided.iter().any(Decided::creates) {
             drop(reply);
-            let end = self.write_new_first(
-                call,
-                (now, verb),
-                (decided, plan.as_deref(), false),
-                rows,
-                announcements,
-            );
+            let end = self.write_new_first(call, (now, verb), (decided, plan, false), rows, announcements);
             return end.ok_or_else(Handles::lose);
         }
         // No other module's code runs before all are written, because no key is created while other modules
@@ -276,16 +275,15 @@ impl<'c> Request<'c> {
     fn attempt_holds(
         &self,
         call: &Call<'c>,
-        all: HeldDecisions<'_, '_, 'c>,
+        all: HeldDecisions<'_, '_, '_, 'c>,
         rows: &mut Rows,
         announcements: &mut Announcements<'c>,
     ) -> Result<End, Error> {
-        let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
-        let plan = plan.as_deref();
+        let HeldDecisions { now, verb, decided, plan, refuses, seen, reply } = all;
         let answers = || {
             let Some(plan) = plan else {
                 let answer = |(named, own): (&Named, &Decided)| Row::of(own.pending.answer(), named.shadow);
-                return self.limiters.iter().zip(&decided).map(answer).collect();
+                return self.limiters.iter().zip(&*decided).map(answer).collect();
             };
             let mut planned: Rows = self.planned(plan).collect();
             plan.complete(&self.limiters, &mut planned, refuses);
@@ -294,9 +292,9 @@ impl<'c> Request<'c> {
         let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen)) };
         let end = ruling.map_or(End::Rows, End::Ruled);
         if ruling.map_or(refuses, Verdict::is_limited) {
-            self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
+            self.refusal(call, now, decided, plan, Some(&seen), rows)?;
             if seen.has_run_out() {
-                self.write_run_out(call, now, decided, seen, announcements)?;
+                self.write_run_out(call, now, mem::take(decided), seen, announcements)?;
             }
             return Ok(end);
         }
@@ -308,12 +306,12 @@ impl<'c> Request<'c> {
         }
         if self.is_disturbed() && (decided.iter().any(Decided::creates) || seen.creates()) {
             drop((reply, seen));
-            let renews = ruling.is_some();
-            let end = self.write_new_first(call, (now, verb), (decided, plan, renews), rows, announcements);
+            let all = (mem::take(decided), plan, ruling.is_some());
+            let end = self.write_new_first(call, (now, verb), all, rows, announcements);
             return end.ok_or_else(Handles::lose);
         }
         let mut took = SmallVec::<[_; FEW]>::new();
-        for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
+        for (at, (named, decided)) in self.limiters.iter().zip(&mut *decided).enumerate() {
             let counter = decided.pending.window();
             let row = named.write(call, now, decided, verb, announcements);
             took.push(holds::took(&named.limiter, self.quantity_of(at, plan), counter, &row.answer, now));
@@ -388,18 +386,20 @@ impl<'c> Request<'c> {
             for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
                 let seen = seen.as_ref();
                 let key = named.open(call, &handles).ok()?;
-                let decided = match plan {
+                let pending = match plan {
                     None => {
                         let seen = seen.map(|seen| (seen, index));
-                        let pending = self.decide_any(call, &handles, (named, &key), (now, verb), seen);
-                        pending.map(|pending| Decided { key, pending })
+                        self.decide_any(call, &handles, (named, &key), (now, verb), seen)
                     }
-                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index, None), seen),
+                    Some(plan) => {
+                        self.decide_share(call, (named, &key), (now, verb), (plan, index, None), seen)
+                    }
                 };
-                let decided = decided.ok()?;
-                if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {
+                let pending = pending.ok()?;
+                if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &pending)) {
                     return None;
                 }
+                let decided = Decided { key, pending };
                 let refuses = !renews && named.refuses(&decided.pending, verb);
                 if decided.creates() || refuses {
                     return None;
