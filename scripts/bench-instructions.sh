@@ -5,6 +5,7 @@ source "$(dirname "$0")/lib.sh"
 
 REDIS_CELL_SERVER=$(find_server)
 export REDIS_CELL_SERVER
+unset REDIS_CELL_MODULE # of tests: the release is counted
 command -v valgrind >/dev/null || apt_install valgrind
 scripts/build.sh
 task=record
