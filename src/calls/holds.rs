@@ -424,9 +424,7 @@ impl<'c> Seen<'_, '_, 'c> {
     /// Remembers by how much a settlement moves its first limiter.
     pub fn remember_difference(&self, first: Option<&Limiter<'c>>) {
         let used = first.map_or(0, Limiter::units);
-        if self.hold.settles() {
-            self.hold.moved.set(used.saturating_sub(self.own(0).map_or(0, Part::held)));
-        }
+        self.hold.moved.set(used.saturating_sub(self.own(0).map_or(0, Part::held)));
     }
 }
 
@@ -460,10 +458,7 @@ pub fn took(
             let expiry = counter.end.as_millis_ceil().cast_signed();
             Took { quantity, origin, expiry: Some(expiry).filter(|_| !window.limit.never_expires()) }
         }
-        // Nothing is taken: what is held of it stays as it is.
-        (Limiter::Fixed(_), None) => {
-            Took { quantity: 0, origin: Origin::Total { idles: false }, expiry: None }
-        }
+        // From a window without a state nothing is taken, and nobody looks where that is from.
         _ => {
             let at = instant_of(limiter, now);
             let origin = Origin::Rate { at, reset_after: answer.reset_after };
