@@ -371,6 +371,23 @@ fn at_most_a_thousand_parts_run_out_in_a_call() {
     assert_eq!(counts(&mut client)[0], "2500");
 }
 
+/// Regression: a client that needed more than a call carries out waited until the next call, or for a day.
+#[test]
+fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let quota = "q FIXED 10000 86400000";
+    for before in ["", "r THROTTLE 9 1 60 1 ", "r THROTTLE 9 1 60 1 p FIXED 1 60 10000 ELSE "] {
+        client.call("FLUSHALL");
+        let calls: Vec<String> =
+            (0..2_500).map(|owner| format!("CL.MTAKE {quota} 1 MS HOLD h 3000 {owner}")).collect();
+        client.pipeline(&calls.iter().collect::<Vec<_>>());
+        let call = format!("CL.BMTAKE {before}{quota} 10000 MS HOLD h 86400000 me");
+        assert!(Waiter::ask(&server, &call).answer().starts_with("0 "), "{before}");
+        assert_eq!(client.int("GET q"), 10_000);
+    }
+}
+
 #[test]
 fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     let server = Server::start();
