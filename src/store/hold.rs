@@ -318,7 +318,7 @@ impl<'k, 'c> Book<'k, 'c> {
             });
         }
         if ends.ended.len() >= most {
-            ends.next = (most > 0).then_some(now); // otherwise the limiters before it are to be carried out first
+            ends.next = (most > 0).then_some(now); // otherwise those before it come first
         }
         if is_broken { Err(FOREIGN.into()) } else { Ok(ends) }
     }

@@ -225,7 +225,7 @@ impl<'c> Request<'c> {
         ffi::is_beside_others() && (self.limiters.len() > 1 || self.once.is_some() || self.hold.is_some())
     }
 
-    /// Whether the call creates one of its keys, or that of its holds, while other modules may act on the others.
+    /// Whether the call creates one of its keys, or that of its holds, while other modules may act on others.
     #[inline]
     fn creates_beside_others(&self, decided: &[Decided<'_, 'c>], creates_holds: bool) -> bool {
         self.is_disturbed() && (creates_holds || decided.iter().any(Decided::creates))
