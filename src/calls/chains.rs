@@ -174,9 +174,7 @@ impl Plan {
         let shares = self.shares.get_mut(first..).unwrap_or_default();
         let verdict = chain::decide(&pools, shares)?;
         self.loaded.clear();
-        if !verdict.is_limited() {
-            self.loaded.extend(pools.iter().map(|pool| pool.counter.get()));
-        }
+        self.loaded.extend(pools.iter().map(|pool| pool.counter.get()));
         if limiters.len() > 1 {
             self.verdicts.push((first, verdict));
         }
@@ -297,7 +295,7 @@ fn pools_from<'a>(
 /// Adds the row of the chain that begins at this position.
 fn add_chain(first: usize, verdict: Verdict, limiters: &[Named], rows: &mut Rows) {
     let answer = combine_chain(verdict, pools_from(first, limiters, rows));
-    rows.push(Row { answer: Answer { taken: Some(0), ..answer }, role: Role::chain(first) });
+    rows.push(Row { answer, role: Role::chain(first) });
 }
 
 /// What each limiter of a chain bears of the units that were used.

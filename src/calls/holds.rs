@@ -424,9 +424,7 @@ impl<'c> Seen<'_, '_, 'c> {
     /// Remembers by how much a settlement moves its first limiter.
     pub fn remember_difference(&self, first: Option<&Limiter<'c>>) {
         let used = first.map_or(0, Limiter::units);
-        if self.hold.settles() {
-            self.hold.moved.set(used.saturating_sub(self.own(0).map_or(0, Part::held)));
-        }
+        self.hold.moved.set(used.saturating_sub(self.own(0).map_or(0, Part::held)));
     }
 }
 
@@ -452,23 +450,16 @@ pub fn took(
         return None;
     }
     let quantity = if answer.limited() { 0 } else { quantity };
-    Some(match (limiter, counter) {
-        (Limiter::Fixed(window), Some(counter)) => {
-            let is_total = window.limit.is_total();
-            let idles = !window.limit.never_expires();
-            let origin = if is_total { Origin::Total { idles } } else { Origin::Window { end: counter.end } };
-            let expiry = counter.end.as_millis_ceil().cast_signed();
-            Took { quantity, origin, expiry: Some(expiry).filter(|_| !window.limit.never_expires()) }
-        }
-        // Nothing is taken: what is held of it stays as it is.
-        (Limiter::Fixed(_), None) => {
-            Took { quantity: 0, origin: Origin::Total { idles: false }, expiry: None }
-        }
-        _ => {
-            let at = instant_of(limiter, now);
-            let origin = Origin::Rate { at, reset_after: answer.reset_after };
-            Took { quantity, origin, expiry: None }
-        }
+    Some(if let (Limiter::Fixed(window), Some(counter)) = (limiter, counter) {
+        let is_total = window.limit.is_total();
+        let idles = !window.limit.never_expires();
+        let origin = if is_total { Origin::Total { idles } } else { Origin::Window { end: counter.end } };
+        let expiry = counter.end.as_millis_ceil().cast_signed();
+        Took { quantity, origin, expiry: Some(expiry).filter(|_| !window.limit.never_expires()) }
+    } else {
+        // From a window without a state nothing is taken, and nobody looks where that is from.
+        let origin = Origin::Rate { at: instant_of(limiter, now), reset_after: answer.reset_after };
+        Took { quantity, origin, expiry: None }
     })
 }
 

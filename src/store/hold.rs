@@ -51,7 +51,7 @@ struct Slot {
 pub struct Ends {
     /// The owners of parts that have run out.
     pub ended: Vec<Vec<u8>>,
-    /// The instant at which the next part runs out.
+    /// The instant at which the next part runs out; now, if more may have run out than the call carries out.
     pub next: Option<Instant>,
     /// Whether there are any parts.
     pub are_some: bool,
@@ -283,10 +283,10 @@ impl<'k, 'c> Book<'k, 'c> {
         }
         let (score, mut is_broken) = (member::of_key(key), false);
         // Parts that were taken before the clock was set back are behind all others.
-        let (mut is_ahead, mut latest) = (false, None);
+        let mut is_ahead = false;
         self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
             Some(end) if end.key == key => {
-                (ends.are_some, is_ahead, latest) = (true, end.is_ahead(now), Some(end.end));
+                (ends.are_some, is_ahead) = (true, end.is_ahead(now));
                 false
             }
             end => {
@@ -311,16 +311,14 @@ impl<'k, 'c> Book<'k, 'c> {
                     ends.ended.push(end.id.to_vec());
                     true
                 }
-                // What runs out before all that has run out was carried out changes nothing.
-                Some(end) if end.end <= now => {
-                    ends.next = latest.filter(|latest| *latest > now && !is_ahead);
-                    false
-                }
                 end => {
                     (ends.next, is_broken) = (end.map(|end| end.end), is_broken || end.is_none());
                     false
                 }
             });
+        }
+        if ends.ended.len() >= most {
+            ends.next = (most > 0).then_some(now); // otherwise those before it come first
         }
         if is_broken { Err(FOREIGN.into()) } else { Ok(ends) }
     }

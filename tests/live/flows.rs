@@ -181,9 +181,16 @@ fn a_flow_with_many_clients_does_not_starve_one_with_few() {
 fn a_settlement_of_a_flow_moves_its_turn() {
     let server = Server::start();
     let mut client = server.connect();
-    for (settle, first) in [("", "a"), ("CL.MSETTLE k FIXED 9 3600 5 FLOW a", "b")] {
+    for (settle, first) in [
+        ("", "a"),
+        ("CL.MSETTLE k FIXED 9 3600 5 FLOW a", "b"),
+        // By the difference to what is held.
+        ("CL.MSETTLE k FIXED 9 3600 5 FLOW a HOLD h me", "a"),
+        ("CL.MSETTLE k FIXED 9 3600 9 FLOW a HOLD h me", "b"),
+    ] {
         client.call("FLUSHALL");
-        client.call("CL.FIXED k 9 3600 9");
+        client.call("CL.MTAKE k FIXED 9 3600 5 HOLD h 300 me");
+        client.call("CL.FIXED k 9 3600 4");
         let mut a = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 9 FLOW a", 1);
         let mut b = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 9 FLOW b", 2);
         if !settle.is_empty() {

@@ -6,6 +6,9 @@ use crate::common::{
 use crate::replication::{attach, catch_up};
 use crate::several::rows;
 
+/// Two names of the same hash, which stand at the same score.
+const SAME_HASH: [&str; 2] = ["020fc286", "024a1f35"];
+
 /// How long a hold lasts that is to run out soon, in milliseconds.
 const SHORT: u64 = 250;
 
@@ -127,8 +130,10 @@ fn an_owner_adds_to_its_hold_renews_it_and_what_has_run_out_stays_so() {
         assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 1500 me"))[..3], [0, 10, 8]);
     }
     // Whatever the limiters say: the limit has been lowered.
-    let renewed = rows(&mut client, "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 me");
+    let renew = "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 me ONCE o 3600000";
+    let renewed = rows(&mut client, renew);
     assert_eq!((renewed[0][0], renewed[1][0]), (0, 1));
+    assert_eq!(rows(&mut client, renew)[0], renewed[0], "as it was stored");
     let_run_out();
     assert_eq!(client.int("GET q"), 2);
     assert_eq!(ends(&mut client, "h").len(), 1);
@@ -295,6 +300,44 @@ fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
     }
 }
 
+/// Ended parts of rates only take memory, and nobody looks for them while windows have none that ended.
+#[test]
+fn parts_of_rates_that_have_ended_are_removed_by_calls_without_windows() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(&mut client, "CL.MTAKE q FIXED 10 3600000 1 MS HOLD h 3600000 alive");
+    rows(&mut client, &format!("CL.MTAKE r THROTTLE 9 1 3600000 1 MS HOLD h {SHORT} dead"));
+    let_run_out();
+    rows(&mut client, "CL.MTAKE q FIXED 10 3600000 0 r THROTTLE 9 1 3600000 0 MS HOLD h");
+    assert_eq!(client.int("ZSCORE h parts"), 2);
+    rows(&mut client, "CL.MTAKE r THROTTLE 9 1 3600000 0 MS HOLD h");
+    assert_eq!(client.int("ZSCORE h parts"), 1);
+}
+
+#[test]
+fn names_with_the_same_hash_are_told_apart() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let [one, other] = SAME_HASH;
+    for (key, foreign) in [(one, other), (other, one)] {
+        client.call("FLUSHALL");
+        // Parts of the foreign key end before and after those of the key.
+        rows(&mut client, &format!("CL.MTAKE {foreign} FIXED 9 3600000 1 MS HOLD h {SHORT} {one}"));
+        rows(&mut client, &format!("CL.MTAKE {foreign} FIXED 9 3600000 1 MS HOLD h 3600000 {other}"));
+        assert_eq!(client.int("ZSCORE h parts"), 2);
+        assert!((3_590_000..=3_600_001).contains(&client.int("PTTL h")));
+        client.call(&format!("CL.MTAKE {key} FIXED 9 TOTAL IDLE 7200 1 HOLD h"));
+        assert!(client.int("PTTL h") <= 3_600_001, "nothing of {key} is held");
+        rows(&mut client, &format!("CL.MTAKE {key} FIXED 9 TOTAL IDLE 7200000 2 MS HOLD h {SHORT} {other}"));
+        let_run_out();
+        rows(&mut client, &format!("CL.MTAKE {key} FIXED 9 TOTAL IDLE 7200 0 HOLD h"));
+        assert_eq!((client.int(&format!("GET {key}")), client.int("ZSCORE h parts")), (1, 2), "{key}");
+        rows(&mut client, &format!("CL.MSETTLE {foreign} FIXED 9 3600 2 HOLD h {other}"));
+        assert_eq!(client.int(&format!("GET {foreign}")), 2, "one ran out, another became two");
+        assert_eq!(client.int("EXISTS h"), 0);
+    }
+}
+
 /// Parts whose places are taken by others, and that are held again, do not make a record longer.
 #[test]
 fn a_record_has_sixteen_parts() {
@@ -328,6 +371,23 @@ fn at_most_a_thousand_parts_run_out_in_a_call() {
     assert_eq!(counts(&mut client)[0], "2500");
 }
 
+/// Regression: a client that needed more than a call carries out waited until the next call, or for a day.
+#[test]
+fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let quota = "q FIXED 10000 86400000";
+    for before in ["", "r THROTTLE 9 1 60 1 ", "r THROTTLE 9 1 60 1 p FIXED 1 60 10000 ELSE "] {
+        client.call("FLUSHALL");
+        let calls: Vec<String> =
+            (0..2_500).map(|owner| format!("CL.MTAKE {quota} 1 MS HOLD h 3000 {owner}")).collect();
+        client.pipeline(&calls.iter().collect::<Vec<_>>());
+        let call = format!("CL.BMTAKE {before}{quota} 10000 MS HOLD h 86400000 me");
+        assert!(Waiter::ask(&server, &call).answer().starts_with("0 "), "{before}");
+        assert_eq!(client.int("GET q"), 10_000);
+    }
+}
+
 #[test]
 fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     let server = Server::start();
@@ -342,25 +402,47 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
             client.pipeline(&chunk.iter().collect::<Vec<_>>());
         }
     };
-    take(0, 50_000);
-    assert_eq!(client.int("ZSCORE h parts"), 100_000);
-    let call = "q FIXED 1000000 86400 1 HOLD h 7200";
+    take(0, 49_998);
+    let [one, same_hash] = SAME_HASH;
+    let day = "FIXED 1000000 86400";
+    rows(&mut client, &format!("CL.MTAKE q {day} 1 p {day} 1 HOLD h 7200 {one}"));
+    // Ended parts of rates make room where there is little.
+    rows(&mut client, "CL.MTAKE r THROTTLE 9 1 60000 1 MS HOLD h 1 dead");
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    rows(&mut client, &format!("CL.MTAKE q {day} 0 r THROTTLE 9 1 60 0 HOLD h"));
+    assert_eq!(client.int("ZSCORE h parts"), 99_998);
+    // So does what has run out of the limiters of the call, and of no others.
+    let ms = "FIXED 1000000 86400000 1";
+    rows(&mut client, &format!("CL.MTAKE q {ms} p {ms} MS HOLD h {SHORT} dead"));
+    let_run_out();
+    for (key, refused, parts) in [("q", 1, 99_999), ("p", 0, 100_000)] {
+        let call = format!("CL.MTAKE {key} {day} 0 s {day} 1 t {day} 1 HOLD h 7200 {same_hash}");
+        assert_eq!(first(&mut client, &call)[0], refused);
+        assert_eq!(client.int("ZSCORE h parts"), parts);
+    }
+    let call = format!("q {day} 1 HOLD h 7200");
     let before = ["q", "h"].map(|key| client.snapshot(key));
     for command in ["CL.MTAKE", "CL.MPEEK"] {
         let refused = rows(&mut client, &format!("{command} {call} new"));
-        assert_eq!(refused[0][..3], [1, 1_000_000, 950_000]);
+        assert_eq!(refused[0][..3], [1, 1_000_000, 950_001]);
         assert!((7_000..=7_200).contains(&refused[0][3]), "{refused:?}");
-        assert_eq!(refused[1][..4], [0, 1_000_000, 950_000, -1]);
+        assert_eq!(refused[1][..4], [0, 1_000_000, 950_001, -1]);
+        // Of this limiter nothing is held, so that only the end of the key makes room.
+        let wait = first(&mut client, &format!("{command} other FIXED 9 86400 1 HOLD h 7200 new"))[3];
+        assert!((86_200..=86_400).contains(&wait), "{wait}");
     }
     assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
-    // Nothing is to be held: admitted.
-    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1000000 86400 0 HOLD h 7200 new")[0], 0);
-    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1000000 86400 1 HOLD h")[0], 0);
     // An owner that is there may pass it.
-    assert_eq!(first(&mut client, "CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 7")[0], 0);
-    assert_eq!(client.int("ZSCORE h parts"), 100_001);
-    // Two settlements make room for one.
-    rows(&mut client, "CL.MSETTLE q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 1");
+    for (owner, parts) in [(one, 100_001), (same_hash, 100_002)] {
+        assert_eq!(first(&mut client, &format!("CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 {owner}"))[0], 0);
+        assert_eq!(client.int("ZSCORE h parts"), parts);
+    }
+    // Nothing is to be held: admitted.
+    assert_eq!(first(&mut client, &format!("CL.MTAKE q {day} 0 HOLD h 7200 new"))[0], 0);
+    assert_eq!(first(&mut client, &format!("CL.MTAKE q {day} 1 HOLD h"))[0], 0);
+    // Settlements that remove three parts make room for one.
+    rows(&mut client, &format!("CL.MSETTLE q {day} 1 p {day} 1 HOLD h 1"));
+    rows(&mut client, &format!("CL.MSETTLE q {day} 1 HOLD h 2"));
     assert_eq!(first(&mut client, &format!("CL.MTAKE {call} new"))[0], 0);
     assert_eq!(first(&mut client, &format!("CL.MTAKE {call} newer"))[0], 1);
 }
@@ -630,17 +712,6 @@ fn a_client_that_waits_is_served_when_a_hold_runs_out() {
 }
 
 #[test]
-fn a_flow_is_settled_by_the_difference() {
-    let server = Server::start();
-    let mut client = server.connect();
-    // What the first limiter was moved by is what its flow is moved by: seen in the order of turns elsewhere,
-    // here only that the options go together.
-    rows(&mut client, "CL.MTAKE q FIXED 10 3600 4 HOLD h 300 me");
-    let settled = rows(&mut client, "CL.MSETTLE q FIXED 10 3600 1 FLOW f HOLD h me");
-    assert_eq!(settled[1][..3], [0, 10, 9]);
-}
-
-#[test]
 fn any_bytes_are_names() {
     let server = Server::start();
     let mut client = server.connect();
@@ -713,6 +784,17 @@ fn along_spill_what_was_not_used_goes_back_to_the_last_first() {
         assert_eq!(counts(&mut client), bears, "{used}");
         assert_eq!(client.int("EXISTS h"), 0);
     }
+}
+
+/// A rate of which nothing is held is charged as a window is, if something is held of the chain.
+#[test]
+fn along_spill_a_rate_bears_what_does_not_fit_before_it() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = |used: i64| format!("a FIXED 10 3600 {used} SPILL r THROTTLE 9 1 3600 {used} HOLD h");
+    assert_eq!(shares(&rows(&mut client, &format!("CL.MTAKE {} 300 me", call(4)))), [4, 0]);
+    assert_eq!(shares(&rows(&mut client, &format!("CL.MSETTLE {} me", call(13)))), [10, 3]);
+    assert_eq!((client.int("GET a"), client.ints("CL.PEEK r 9 1 3600 0")[2]), (10, 7));
 }
 
 #[test]

@@ -277,12 +277,14 @@ fn without_memory_a_settlement_makes_no_keys_and_no_entries() {
         "CL.MSETTLE new THROTTLE 9 10 60 1",
         "CL.MSETTLE old THROTTLE 9 10 3600 -2 new FIXED 10 60 1",
         "CL.MSETTLE busy LEASE 3 0 r1 log LOG 1000 3600 2",
+        "CL.MSETTLE new FIXED 10 60 1 HOLD hold me",
     ] {
         assert_eq!(client.error(call), "OOM command not allowed when used memory > 'maxmemory'.", "{call}");
         assert_eq!(["log", "old", "busy", "new"].map(|key| client.snapshot(key)), before, "{call}");
     }
-    assert_eq!(crate::info::fields(&mut client)["msettle_out_of_memory"], "3");
+    assert_eq!(crate::info::fields(&mut client)["msettle_out_of_memory"], "4");
     // Settlements that create nothing are accepted.
+    client.call("CL.MSETTLE old THROTTLE 9 10 3600 2 HOLD hold me");
     client.call(
         "CL.MSETTLE new THROTTLE 9 10 60 -1 old THROTTLE 9 10 3600 2 log LOG 1000 3600 -2 busy LEASE 3 0 r1",
     );

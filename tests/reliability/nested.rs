@@ -242,9 +242,14 @@ pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
 
     // As a key is made: before it, and the key that the call has made is gone.
     requires!(has_new(), "no event for a key that is made");
-    for (kind, place) in
-        [("THROTTLE 9 10 3600 1", 0), ("LEASE 1 60 x", 0), ("LOG 9 60 2", 1), ("FIXED 9 60 2", 1)]
-    {
+    for (kind, place) in [
+        ("THROTTLE 9 10 3600 1", 0),
+        ("LEASE 1 60 x", 0),
+        ("LOG 9 60 2", 1),
+        ("FIXED 9 60 2", 1),
+        // Two of the three are to come from `b`, in which one is left.
+        ("FIXED 1 60 3 SPILL", 1),
+    ] {
         let (server, mut client) = start_with(Options::new(), &[&format!("new a {TAKE}")]);
         let replica = Server::start();
         let mut copy = replica.connect();
@@ -397,6 +402,11 @@ pub fn what_has_run_out_comes_back_once_beside_another_module() {
             if !order.contains("DEL {k}q") && !order.contains("SETTLE") {
                 let least = if makes { 7 } else { 2 };
                 assert!(counted >= least, "{order}, {makes}: {counted} after {reply:?}");
+            }
+            if makes {
+                let _ = client.ask("CL.MSETTLE {k}q FIXED 10 TOTAL 0 HOLD {k}h me");
+                let left = client.get::<Option<i64>, _>("GET {k}q").unwrap_or(0);
+                assert!(left >= counted - 3, "{order}: {left} of {counted} after {reply:?}");
             }
             client.call("CL.MTAKE {k}z FIXED 10 60 1");
             wait_until("the replica to hold the same", || {

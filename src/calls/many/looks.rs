@@ -257,11 +257,10 @@ impl<'c> Request<'c> {
                 let expiries = keys.iter().filter_map(|key| waiting::expires(key, now));
                 let mut wait =
                     plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));
-                for (at, named) in (first..).zip(chain) {
-                    if let (Some(wait), Some(seen)) = (&mut wait, seen) {
-                        *wait = seen.runs_out_in(at, &named.limiter).map_or(*wait, |end| end.min(*wait));
-                    }
-                }
+                let ends =
+                    (first..).zip(chain).filter_map(|(at, named)| seen?.runs_out_in(at, &named.limiter));
+                let next = ends.min().unwrap_or(Span::MAX);
+                wait = wait.filter(|_| next > Span::ZERO).map(|wait| wait.min(next)); // as in `wait_for`
                 wait
             };
             waits = waits.max(wait);
@@ -283,7 +282,7 @@ impl<'c> Request<'c> {
     }
 
     /// The time until a limiter admits the call, or until its key expires or units of it run out if that is
-    /// earlier; `None` when it admits it.
+    /// earlier; `None` when it admits it, or when only a call that takes can tell.
     fn wait_for(
         &self,
         (named, index): (&Named<'c>, usize),
@@ -298,8 +297,11 @@ impl<'c> Request<'c> {
             Verdict::Later(wait) => wait,
             Verdict::Never => Span::MAX,
         };
-        if let Some(seen) = seen {
-            wait = wait.min(seen.runs_out_in(index, &named.limiter).unwrap_or(Span::MAX));
+        if let Some(end) = seen.and_then(|seen| seen.runs_out_in(index, &named.limiter)) {
+            if end == Span::ZERO {
+                return Ok(None); // more has run out than is carried out at once, which its turn goes on with
+            }
+            wait = wait.min(end);
         }
         Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
     }

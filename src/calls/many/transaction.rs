@@ -171,7 +171,7 @@ impl<'c> Request<'c> {
         {
             return Err(Error::OutOfMemory);
         }
-        if self.is_disturbed() && decided.iter().any(Decided::creates) {
+        if self.creates_beside_others(&decided, false) {
             drop(reply);
             let end = self.write_new_first(call, (now, verb), (decided, plan, false), rows, announcements);
             return end.ok_or_else(Handles::lose);
@@ -223,6 +223,12 @@ impl<'c> Request<'c> {
     #[inline]
     fn is_disturbed(&self) -> bool {
         ffi::is_beside_others() && (self.limiters.len() > 1 || self.once.is_some() || self.hold.is_some())
+    }
+
+    /// Whether the call creates one of its keys, or that of its holds, while other modules may act on others.
+    #[inline]
+    fn creates_beside_others(&self, decided: &[Decided<'_, 'c>], creates_holds: bool) -> bool {
+        self.is_disturbed() && (creates_holds || decided.iter().any(Decided::creates))
     }
 
     /// Opens and closes all keys until opening them makes none of them expire, so that other modules have
@@ -304,7 +310,7 @@ impl<'c> Request<'c> {
         {
             return Err(Error::OutOfMemory);
         }
-        if self.is_disturbed() && (decided.iter().any(Decided::creates) || seen.creates()) {
+        if self.creates_beside_others(&decided, seen.creates()) {
             drop((reply, seen));
             let all = (mem::take(decided), plan, ruling.is_some());
             let end = self.write_new_first(call, (now, verb), all, rows, announcements);

@@ -98,6 +98,7 @@ const THEMES: [Theme; 10] = [
         leave: 3,
         native: 6,
         others: 12,
+        accounts: 30,
         ..NOTHING
     },
     // The clock is set.
