@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 pub struct Waiter {
-    socket: BufReader<TcpStream>,
+    pub socket: BufReader<TcpStream>,
     pub id: i64,
 }
 

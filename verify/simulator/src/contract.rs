@@ -143,7 +143,7 @@ impl Reader<'_> {
                             .into_iter()
                             .find(|known| *known == cycle)?;
                         let (mut utc, mut from) = (0, 1);
-                        // Behind the quantity of CL.FIXED there may be these, too: not in what we write.
+                        // CL.FIXED has these behind the quantity.
                         while self.next_is("UTC") || self.next_is("FROM") {
                             let place = if self.upper()? == "UTC" { &mut utc } else { &mut from };
                             *place = self.number()?;
@@ -300,7 +300,7 @@ impl Call {
             }
             _ => return None,
         };
-        let limit = match self.verb.as_str() {
+        let mut limit = match self.verb.as_str() {
             "RENEW" => {
                 let lease = reader.number()? * self.unit;
                 Limit::Lease { limit: 1, lease, id: reader.text()? }
@@ -326,6 +326,12 @@ impl Call {
                 "SATURATE" => self.saturates = true,
                 "PREPAY" => self.prepays = true,
                 "MAXWAIT" => self.max_wait = Some(reader.number()? * self.unit),
+                option @ ("UTC" | "FROM") => {
+                    let Limit::Fixed { window: Window::Calendar { utc, from, .. }, .. } = &mut limit else {
+                        return None;
+                    };
+                    *(if option == "UTC" { utc } else { from }) = reader.number()?;
+                }
                 _ => return None,
             }
         }
@@ -526,8 +532,9 @@ pub fn book_of(call: &Call, held: &BTreeMap<String, Held>) -> Option<Vec<account
 fn accounted(call: &Call, mut model: Model, lead: i128, held: &BTreeMap<String, Held>) -> Option<Expected> {
     let before = keys_of(call, &model);
     let book = book_of(call, held)?;
-    if lead > 0 && call.hold.is_some() {
-        return None;
+    let has_passed = |part: &Part| matches!(part.limit, Limit::Fixed { window: Window::Until(end), .. } if end <= model.now);
+    if lead > 0 && call.hold.is_some() || call.parts.iter().any(has_passed) {
+        return None; // the call is an error, whatever the pools before it
     }
     let decided = match call.verb.as_str() {
         "MSETTLE" => accounts::settle(call, &mut model, &book)?,

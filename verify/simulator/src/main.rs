@@ -1,7 +1,7 @@
 //! `simulate`: histories from seeds, or from files.
 //!
 //! ```text
-//! simulate [--seeds FROM COUNT] [--steps N] [--jobs N] [--trace] [--file HISTORY]... MODULE
+//! simulate [--seeds FROM COUNT] [--steps N] [--clients N] [--jobs N] [--trace] [--file HISTORY]... MODULE
 //! ```
 
 use std::cell::Cell;
@@ -21,6 +21,7 @@ struct Options {
     first: u64,
     seeds: u64,
     steps: u32,
+    clients: u64,
     jobs: usize,
     trace: bool,
     shrinks: bool,
@@ -38,6 +39,7 @@ fn options() -> Result<Options, String> {
         first: 1,
         seeds: 1,
         steps: 400,
+        clients: 0,
         jobs: 2,
         trace: false,
         shrinks: true,
@@ -52,6 +54,7 @@ fn options() -> Result<Options, String> {
         match arg.as_str() {
             "--seeds" => (options.first, options.seeds) = (number()?, number()?),
             "--steps" => options.steps = number()? as u32,
+            "--clients" => options.clients = number()?,
             "--jobs" => options.jobs = number()? as usize,
             "--trace" => options.trace = true,
             "--no-shrink" => options.shrinks = false,
@@ -114,7 +117,7 @@ fn files(options: &Options, module: &Module) -> Result<u64, String> {
 fn seeds(options: &Options, module: &Module) -> Result<u64, String> {
     if options.trace {
         boundary::trace();
-        let report = run::show(module, &Source::Seed(options.first, options.steps));
+        let report = run::show(module, &Source::Seed(options.first, options.steps, options.clients));
         println!("{:?}", report.violation);
         return Ok(u64::from(report.violation.is_some()));
     }
@@ -133,7 +136,7 @@ fn seeds(options: &Options, module: &Module) -> Result<u64, String> {
         }
     };
     for seed in options.first..options.first + options.seeds {
-        let source = Source::Seed(seed, options.steps);
+        let source = Source::Seed(seed, options.steps, options.clients);
         let child = run::start(module, &source);
         running.push_back((seed, source, child));
         if running.len() >= options.jobs

@@ -21,8 +21,8 @@ pub struct Report {
 
 /// Where the steps of a history come from.
 pub enum Source {
-    /// From a seed, so many.
-    Seed(u64, u32),
+    /// From a seed, so many, by so many clients; 0 for as many as the seed says.
+    Seed(u64, u32, u64),
     /// The same for a server of this version; a real one can be made to follow them.
     Real(u64, u32, String),
     /// From lines.
@@ -32,7 +32,7 @@ pub enum Source {
 impl Source {
     fn settings(&self) -> Settings {
         match self {
-            Self::Seed(seed, _) => Writer::settings(*seed),
+            Self::Seed(seed, ..) => Writer::settings(*seed),
             Self::Real(_, _, version) => Settings {
                 version: version.clone(),
                 listeners: "aof".into(),
@@ -41,6 +41,18 @@ impl Source {
             },
             Self::History(history) => history.settings.clone(),
         }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Seed(_, count, _) | Self::Real(_, count, _) => *count as usize,
+            Self::History(history) => history.steps.len(),
+        }
+    }
+
+    /// The longest that it may take, in seconds.
+    fn seconds(&self) -> u32 {
+        2 + self.count() as u32 / 1_000
     }
 }
 
@@ -66,14 +78,15 @@ fn play(module: &Module, source: &Source, mut say: Option<&mut dyn FnMut(&str)>)
     }
     judge.begin();
     let mut writer = match source {
-        Source::Seed(seed, _) | Source::Real(seed, ..) => Some(Writer::new(*seed)),
+        Source::Seed(seed, _, clients) => Some(Writer::new(*seed, *clients)),
+        Source::Real(seed, ..) => Some(Writer::new(*seed, 0)),
         Source::History(_) => None,
     };
-    let count = match source {
-        Source::Seed(_, count) | Source::Real(_, count, _) => *count as usize,
-        Source::History(history) => history.steps.len(),
-    };
-    for at in 0..count {
+    let count = source.count();
+    for at in 0.. {
+        if at >= count && !writer.as_ref().is_some_and(Writer::is_behind) {
+            break;
+        }
         let step = match (&mut writer, source) {
             (Some(writer), _) => writer.step(),
             (_, Source::History(history)) => history.steps[at].clone(),
@@ -155,12 +168,9 @@ fn finish(module: &Module, memory: i64) {
     });
 }
 
-/// The longest that a history may take, in seconds.
-const SECONDS: u32 = 2;
-
 /// Begins to run a history in a child.
 pub fn start(module: &Module, source: &Source) -> Child {
-    boundary::start_child(SECONDS, || pack(&play(module, source, None)))
+    boundary::start_child(source.seconds(), || pack(&play(module, source, None)))
 }
 
 /// What came of it.
@@ -169,7 +179,7 @@ pub fn end(module: &Module, source: &Source, child: Child) -> Report {
         End::Done(bytes) if !bytes.is_empty() => unpack(&bytes, source.settings()),
         end => {
             // The same again, with each step sent before it happens.
-            let lines = boundary::start_speaker(SECONDS, |speak| {
+            let lines = boundary::start_speaker(source.seconds(), |speak| {
                 play(module, source, Some(speak));
             });
             let mut history = History { settings: source.settings(), steps: vec![] };
@@ -220,7 +230,7 @@ fn unpack(bytes: &[u8], settings: Settings) -> Report {
 /// replies with `<`, keys with `< =`.
 pub fn transcript(module: &Module, source: &Source) -> String {
     crate::trace::start();
-    boundary::start_speaker(SECONDS, |speak| {
+    boundary::start_speaker(source.seconds(), |speak| {
         let mut say = |line: &str| {
             let (clock, text) = line.split_once('|').unwrap_or(("", line));
             let is_reply = clock.trim().is_empty();
@@ -274,9 +284,10 @@ pub fn shrink(module: &Module, report: &Report) -> Report {
 pub fn shown(module: &Module, report: &Report) -> String {
     let Some((oracle, found)) = &report.violation else { return String::new() };
     // With the clock beside each step.
-    let lines = boundary::start_speaker(SECONDS, |speak| {
+    let source = Source::History(report.history.clone());
+    let lines = boundary::start_speaker(source.seconds(), |speak| {
         crate::trace::start();
-        play(module, &Source::History(report.history.clone()), Some(speak));
+        play(module, &source, Some(speak));
     });
     format!("{oracle}: {found}\n{}\n{lines}", report.history.settings)
 }

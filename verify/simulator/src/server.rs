@@ -654,6 +654,9 @@ fn end_block(handle: usize, by: Ended) {
     if by != Ended::Closed {
         answer_blocked(id, &blocked.words, blocked.db, reply.unwrap_or(Reply::Null));
     }
+    if by == Ended::Demoted {
+        with(|world| world.clients.remove(&id)); // the server closes the connection behind the error
+    }
 }
 
 /// A blocked client gets its reply, and goes on with what it has sent meanwhile.

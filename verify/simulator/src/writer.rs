@@ -4,8 +4,9 @@
 use fastrand::Rng;
 
 use crate::clock;
+use crate::contract::Call;
 use crate::history::{Settings, Step, words};
-use crate::world::{MILLI, with};
+use crate::world::{MILLI, Words, with};
 
 /// What a history is about: the weights of what happens.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +185,10 @@ pub struct Writer {
     once: u64,
     /// Whether clients select databases.
     selects: bool,
+    /// The unit of time of the calls, and how many of it are a millisecond.
+    unit: (&'static str, i64),
+    /// Whether the clock stands still between steps, so that a real server has the same time for them.
+    stops: bool,
     /// What histories differ in, in percent: calls with `ONCE`, calls of flows for one limiter only, and
     /// large quantities.
     repeated: u8,
@@ -196,8 +201,13 @@ pub const REAL: u64 = 1 << 40;
 
 fn theme(seed: u64) -> (Rng, Theme, usize) {
     let mut random = Rng::with_seed(seed);
+    if seed >= REAL && seed.is_multiple_of(2) {
+        let all = Theme { single: 40, several: 30, pass: 25, native: 5, nested: 4, accounts: 20, ..NOTHING };
+        return (random, all, 0);
+    }
     if seed >= REAL {
-        return (random, Theme { single: 40, several: 30, pass: 25, native: 5, accounts: 20, ..NOTHING }, 0);
+        let waits = Theme { throttled: 12, flows: 20, pass: 30, leave: 8, ..THEMES[3] };
+        return (random, Theme { hang: 0, replicas: 0, roles: 0, rights: 0, ..waits }, 3);
     }
     let number = random.usize(..THEMES.len());
     (random, THEMES[number], number)
@@ -228,20 +238,22 @@ impl Writer {
         }
     }
 
-    /// The writer of a seed.
-    pub fn new(seed: u64) -> Self {
+    /// The writer of a seed, for so many clients; 0 for as many as the seed says.
+    pub fn new(seed: u64, clients: u64) -> Self {
         let (_, theme, number) = theme(seed);
         let mut random = Rng::with_seed(seed ^ 0x5eed);
         let cluster = seed < REAL && Self::settings(seed).cluster;
         let mut writer = Self {
-            clients: random.u64(3..14),
+            clients: if clients > 0 { clients } else { random.u64(3..14) },
             theme,
             keys: vec![],
             planned: vec![],
             cluster,
             tag: if cluster { "{t}" } else { "" },
             once: 0,
-            selects: seed < REAL && !cluster,
+            selects: !cluster,
+            unit: if random.u8(..8) == 0 { ("US", 1_000) } else { ("MS", 1) },
+            stops: seed >= REAL && seed % 2 == 1,
             repeated: random.choice([0, 12, 30]).unwrap_or(0),
             narrow: random.choice([0, 25, 95]).unwrap_or(0),
             large: random.choice([20, 50]).unwrap_or(20),
@@ -292,16 +304,60 @@ impl Writer {
         self.random.u8(..100) < percent
     }
 
-    /// A period of time, in milliseconds.
+    /// A period of time.
     fn period(&mut self) -> i64 {
-        match self.random.u8(..6) {
-            0 => self.random.i64(1..50),
-            1 => self.random.i64(50..500),
-            2 => 1000,
-            3 => 100,
-            4 => self.random.i64(500..5_000),
-            _ => self.random.i64(5_000..200_000),
+        let (first, end) = match self.random.u8(..6) {
+            0 => (1, 50),
+            1 => (50, 500),
+            2 => return 1000 * self.unit.1,
+            3 => return 100 * self.unit.1,
+            4 => (500, 5_000),
+            _ => (5_000, 200_000),
+        };
+        self.time(first, end)
+    }
+
+    /// A time from so many milliseconds on to less than so many others.
+    fn time(&mut self, first: i64, end: i64) -> i64 {
+        self.random.i64(first * self.unit.1..end * self.unit.1)
+    }
+
+    /// The words of a call in the unit of this history; with `errs`, one call of fifty has a mistake.
+    fn written(&mut self, mut words: Words, errs: bool) -> Words {
+        if let Some(last) = words.last_mut().filter(|last| *last == b"MS") {
+            *last = self.unit.0.into();
         }
+        if errs && words[0].starts_with(b"CL.") && words.len() > 3 && self.chance(2) {
+            let (mut wrong, at) = (words.clone(), self.random.usize(1..words.len() - 2));
+            match self.random.u8(..4) {
+                0 => drop(wrong.remove(at)),
+                1 => wrong.insert(at, words[at].clone()),
+                _ => {
+                    let some = ["x", "-1", "9223372036854775808", "ELSE", "SATURATE", "k0"];
+                    wrong[at] = self.random.choice(some).unwrap_or("x").into();
+                }
+            }
+            // Other mistakes are none to the contract, which reads loosely.
+            if Call::parse(&wrong).is_none() {
+                return wrong;
+            }
+        }
+        words
+    }
+
+    /// A window of the calendar, or until an instant.
+    fn window(&mut self) -> String {
+        let window = self.random.choice(["HOUR", "DAY", "WEEK", "MONTH", "YEAR", "UNTIL"]).unwrap_or("DAY");
+        if window == "UNTIL" {
+            return format!("UNTIL {}", clock::wall() / MILLI * self.unit.1 + self.period());
+        }
+        let from = match window {
+            "WEEK" => format!(" FROM {}", self.random.u8(1..=7)),
+            "MONTH" => format!(" FROM {}", self.random.u8(1..=31)),
+            _ => String::new(),
+        };
+        let is_local = self.random.bool();
+        if is_local { format!("{window} UTC {}{from}", self.random.i16(-840..=840)) } else { window.into() }
     }
 
     fn key(&mut self, name: String, kind: &'static str) -> Key {
@@ -318,7 +374,7 @@ impl Writer {
             "FIXED" => match self.random.u8(..if self.theme.accounts > 10 { 6 } else { 12 }) {
                 1 => format!("{most} TOTAL"),
                 2 | 3 => format!("{most} TOTAL IDLE {period}"),
-                0 => format!("{most} {}", self.random.choice(["HOUR", "DAY", "MONTH"]).unwrap_or("DAY")),
+                0 => format!("{most} {}", self.window()),
                 _ => format!("{most} {period}"),
             },
             "WINDOW" | "LOG" => format!("{most} {period}"),
@@ -370,7 +426,7 @@ impl Writer {
         if self.chance(10) {
             return format!(" HOLD {tag}h{key}");
         }
-        let period = self.period().min(5_000);
+        let period = self.period().min(5_000 * self.unit.1);
         format!(" HOLD {tag}h{key} {period} o{id}")
     }
 
@@ -406,6 +462,9 @@ impl Writer {
     }
 
     fn single(&mut self) -> String {
+        if self.chance(1) {
+            return self.random.choice(["CL.TOP", "CL.TOP 2", "CL.TOP RESET"]).unwrap_or_default().into();
+        }
         let key = self.some_key();
         let Key { name, limit, .. } = &key;
         let quantity = self.quantity(key.most);
@@ -414,9 +473,9 @@ impl Writer {
                 0 => format!("CL.PEEK {name} {limit} {quantity} MS"),
                 1 => format!("CL.REFUND {name} {limit} {quantity} MS"),
                 2 => format!("CL.CHARGE {name} {limit} {quantity} MS"),
-                3 => format!("CL.PAUSE {name} {limit} {} MS", self.random.i64(0..2_000)),
+                3 => format!("CL.PAUSE {name} {limit} {} MS", self.time(0, 2_000)),
                 4 | 5 => {
-                    let wait = self.random.i64(0..4_000);
+                    let wait = self.time(0, 4_000);
                     let more =
                         ["", " PREPAY", &format!(" MAXWAIT {wait}")][self.random.usize(..3)].to_owned();
                     format!("CL.RESERVE {name} {limit} {quantity}{more} MS")
@@ -435,7 +494,8 @@ impl Writer {
             }
             kind => {
                 let saturate = if self.chance(15) { " SATURATE" } else { "" };
-                format!("CL.{kind} {name} {limit} {quantity}{saturate} MS")
+                let (limit, zone) = limit.split_at(limit.find(" UTC").unwrap_or(limit.len()));
+                format!("CL.{kind} {name} {limit} {quantity}{saturate}{zone} MS")
             }
         }
     }
@@ -447,7 +507,8 @@ impl Writer {
         if self.chance(60) {
             self.once += 1;
         }
-        format!(" ONCE {}once{} {}", self.tag, self.once % 4, self.random.i64(50..5_000))
+        let period = self.time(50, 5_000);
+        format!(" ONCE {}once{} {period}", self.tag, self.once % 4)
     }
 
     fn several(&mut self) -> String {
@@ -460,7 +521,7 @@ impl Writer {
         };
         let settles = (1..=3).contains(&what);
         let holds = self.chance(self.theme.accounts);
-        let age = (settles && !holds && self.chance(40)).then(|| self.random.i64(0..1_000));
+        let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
         let has_chain = (!settles || holds) && self.chance(self.theme.accounts);
         let is_renewal = holds && !settles && self.chance(15);
         let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
@@ -480,7 +541,7 @@ impl Writer {
                         line += " SHADOW";
                         may_join = false;
                     } else if age.is_some() && self.chance(40) {
-                        line += &format!(" RESET {}", self.random.i64(0..2_000));
+                        line += &format!(" RESET {}", self.time(0, 2_000));
                     }
                 }
             }
@@ -601,7 +662,8 @@ impl Writer {
                 return client;
             }
         }
-        100 + self.random.u64(..3)
+        let is_free = |id: &u64| with(|world| world.clients.get(id).is_none_or(|one| one.blocked.is_none()));
+        if self.stops { (100..).find(is_free).unwrap_or(100) } else { 100 + self.random.u64(..3) }
     }
 
     fn pass(&mut self) -> Step {
@@ -645,8 +707,36 @@ impl Writer {
         begin
     }
 
+    /// Whether a real server would go on by itself before the next step.
+    pub fn is_behind(&self) -> bool {
+        let now = clock::wall().div_euclid(1_000);
+        self.stops && with(|world| world.timers.first_key_value().is_some_and(|((at, _), _)| *at <= now))
+    }
+
     /// What happens next.
     pub fn step(&mut self) -> Step {
+        if self.is_behind() {
+            return Step::Pass(0);
+        }
+        match self.next() {
+            Step::Pass(nanos) if self.stops => {
+                // A real server wakes up when a timer is due, and its timers count in whole milliseconds.
+                let due = with(|world| world.timers.first_key_value().map(|((at, _), _)| at * 1_000));
+                let nanos = nanos.min(due.map_or(i64::MAX - MILLI, |due| due - clock::wall()));
+                Step::Hang((nanos + MILLI - 1) / MILLI * MILLI)
+            }
+            Step::Call(client, words) => {
+                // The server would not run a transaction with one.
+                let is_queued =
+                    with(|world| world.clients.get(&client).is_some_and(|one| one.queued.is_some()));
+                Step::Call(client, self.written(words, !is_queued))
+            }
+            Step::Reacts(times, key, words) => Step::Reacts(times, key, self.written(words, false)),
+            step => step,
+        }
+    }
+
+    fn next(&mut self) -> Step {
         if let Some(step) = self.planned.pop() {
             return step;
         }

@@ -5,26 +5,34 @@
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 
+use std::collections::{BTreeMap, VecDeque};
+use std::io::BufRead;
 use std::process::Command;
 
-use common::{Client, Clock, Options, module_path};
-use redis::Value;
-use redis_cell_simulator::history::{Step, line};
+use common::{Client, Clock, Options, Waiter, module_path};
+use redis_cell_simulator::history::Step;
 
-/// A reply as the simulator shows it.
-fn shown(reply: &Value) -> String {
-    match reply {
-        Value::Nil => "(nil)".to_owned(),
-        Value::Int(number) => number.to_string(),
-        Value::Okay => "OK".to_owned(),
-        Value::SimpleString(text) => text.clone(),
-        Value::BulkString(bytes) => format!("\"{}\"", bytes.escape_ascii()),
-        Value::Array(items) => {
-            let nested = items.iter().any(|item| matches!(item, Value::Array(_)));
-            items.iter().map(shown).collect::<Vec<_>>().join(if nested { " | " } else { " " })
+/// The next reply of a connection as the simulator shows it, and the items of an array.
+fn reply(socket: &mut impl BufRead) -> Option<(String, Option<Vec<String>>)> {
+    let mut line = String::new();
+    socket.read_line(&mut line).ok().filter(|len| *len > 0)?;
+    let (sigil, rest) = line.trim_end().split_at(1);
+    Some(match (sigil, rest) {
+        ("*" | "$", "-1") => ("(nil)".to_owned(), None),
+        ("*", count) => {
+            let items: Option<Vec<_>> = (0..count.parse().ok()?).map(|_| reply(socket)).collect();
+            let (items, nested): (Vec<_>, Vec<_>) = items?.into_iter().unzip();
+            let is_nested = nested.iter().any(Option::is_some);
+            (items.join(if is_nested { " | " } else { " " }), Some(items))
         }
-        other => format!("{other:?}"),
-    }
+        ("$", _) => {
+            let mut text = String::new();
+            socket.read_line(&mut text).ok()?;
+            (format!("\"{}\"", text.trim_end().escape_default()), None)
+        }
+        ("-", error) => (format!("(error) {error}"), None),
+        _ => (rest.to_owned(), None),
+    })
 }
 
 /// A key as the simulator shows it: its expiry and its value.
@@ -43,57 +51,105 @@ fn held(client: &mut Client, key: &str) -> String {
     format!("{} {value}", client.int(&["PEXPIRETIME", key]))
 }
 
+/// The keys of both databases, as the simulator shows them.
+fn keys(client: &mut Client) -> Vec<String> {
+    let mut shown = Vec::new();
+    for db in 0..2 {
+        client.call(&format!("SELECT {db}"));
+        let mut keys: Vec<String> = client.get("KEYS *");
+        keys.sort_unstable();
+        shown.extend(keys.iter().map(|key| format!("{db} {key} {}", held(client, key))));
+    }
+    shown
+}
+
 fn follow(number: u64, steps: u32) -> usize {
+    const SCRIPT: &str = "return redis.pcall(unpack(ARGV))";
     let mut clock = Clock::stopped_at(1_800_000_000_123_456_789);
     let server = clock.start(Options::new().set("appendonly", "yes").set("appendfsync", "no"));
-    let mut client = server.connect();
+    let mut observer = server.connect();
     let (number, steps) = (number.to_string(), steps.to_string());
     let output = Command::new(env!("CARGO_BIN_EXE_simulate"))
-        .args(["--real", &number, &client.info("redis_version"), "--steps", &steps])
+        .args(["--real", &number, &observer.info("redis_version"), "--steps", &steps])
         .arg(module_path())
         .output()
         .expect("the simulator");
     let transcript = String::from_utf8(output.stdout).expect("text");
-    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    let (mut context, mut compared, mut last) = (Vec::new(), 0, None);
+    observer.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    // Each connection, with the replies of a transaction that were not compared yet, the last one not at all.
+    let mut clients: BTreeMap<u64, (Waiter, VecDeque<Option<String>>)> = BTreeMap::new();
+    let (mut context, mut compared, mut expected, mut killed) = (Vec::new(), 0, Vec::new(), None);
     for text in transcript.lines() {
         context.push(text);
         let (mark, rest) = text.split_at(2);
         let at = || format!("history {number}:\n{}", context[context.len().saturating_sub(12)..].join("\n"));
-        match (mark, Step::parse(rest)) {
-            ("> ", Some(Step::Pass(nanos))) => clock.pass(nanos),
-            ("> ", Some(Step::Call(_, words))) => {
-                let reply = client.pipeline(&[&line(&words)]).remove(0);
-                last = Some(match reply {
-                    Ok(reply) => shown(&reply),
-                    Err(error) => format!("(error) {error}"),
+        let step = (mark == "> ").then(|| Step::parse(rest).unwrap_or_else(|| panic!("{}", at())));
+        if let Some(one) = step.as_ref().and_then(|_| killed.take()) {
+            clients.remove(&one);
+        }
+        let is_step = step.is_some();
+        match step {
+            Some(Step::Pass(0)) => {}
+            Some(Step::Pass(nanos) | Step::Hang(nanos)) => {
+                for (id, (client, ..)) in &mut clients {
+                    assert!(client.is_waiting(), "client {id} has a reply more, {}", at());
+                }
+                clock.pass(nanos);
+            }
+            Some(Step::Close(id)) => drop(clients.remove(&id)),
+            Some(Step::Call(id, mut words)) => {
+                if words[0] == b"CLIENT" {
+                    let one = String::from_utf8_lossy(&words[2]).parse().expect("a client");
+                    words[2] = clients[&one].0.id.to_string().into_bytes();
+                    if words[1] == b"KILL" {
+                        words.insert(2, b"ID".into());
+                        killed = Some(one);
+                    }
+                } else if words[0] == b"LUA" {
+                    words.splice(..1, ["EVAL", SCRIPT, "0"].map(Into::into));
+                }
+                let (client, replies) = clients.entry(id).or_insert_with(|| {
+                    let mut client = Waiter::ask(&server, "PING");
+                    client.answer();
+                    (client, VecDeque::new())
                 });
+                client.send(&words);
+                if words[0] == b"EXEC" {
+                    let (_, items) = reply(&mut client.socket).unwrap_or_else(|| panic!("{}", at()));
+                    replies.extend(items.unwrap_or_default().into_iter().map(Some).chain([None]));
+                }
             }
-            ("< ", _) if rest.starts_with("= ") => {
-                let (db, key) = rest[2..].split_once(' ').expect("a database");
-                let (key, expected) = key.split_once(' ').expect("a key");
-                client.call(&format!("SELECT {db}"));
-                assert_eq!(held(&mut client, key), expected, "{key}, {}", at());
-                compared += 1;
-            }
-            ("< ", _) => {
-                let (_, reply) = rest.split_once(": ").expect("a reply");
-                let came = last.take().expect("a call");
-                // The texts of errors are compared by their codes.
-                let code = |text: &str| text.split(' ').take(2).collect::<Vec<_>>().join(" ");
-                let same =
-                    if reply.starts_with("(error)") { code(reply) == code(&came) } else { reply == came };
-                assert!(same, "the server replied {came}, {}", at());
-                compared += 1;
-            }
+            None if mark == "< " => match rest.strip_prefix("= ") {
+                Some(key) => expected.push(key.to_owned()),
+                None => {
+                    let (id, shown) = rest.split_once(':').expect("a reply");
+                    let shown = shown.trim_start(); // which may be empty
+                    let id = id.parse().expect("a number");
+                    let (client, replies) = clients.get_mut(&id).expect("a client");
+                    let came = replies.pop_front().unwrap_or_else(|| Some(reply(&mut client.socket)?.0));
+                    let came = came.unwrap_or_else(|| shown.to_owned());
+                    // The texts of errors are compared by their codes.
+                    let code = |text: &str| text.split(' ').take(2).collect::<Vec<_>>().join(" ");
+                    let same =
+                        if shown.starts_with("(error)") { code(shown) == code(&came) } else { shown == came };
+                    assert!(same, "the server replied {came}, {}", at());
+                    compared += 1;
+                }
+            },
             _ => panic!("{text}: {}", at()),
         }
+        // By then the server has read what was sent, has noticed who has left, and has served whom it can.
+        (0..if is_step { 3 } else { 0 }).for_each(|_| drop(observer.call("PING")));
     }
-    compared
+    assert_eq!(keys(&mut observer), expected, "history {number}");
+    observer.call("DEBUG LOADAOF");
+    assert_eq!(keys(&mut observer), expected, "history {number}, loaded from the append-only file");
+    compared + expected.len()
 }
 
 #[test]
 fn replies_and_keys_are_those_of_a_real_server() {
-    let compared: usize = (0..40).map(|number| follow(number, 400)).sum();
+    // Histories of odd numbers have clients that wait, which not every server follows yet: docs/verification.md.
+    let compared: usize = (0..40).map(|number| follow(2 * number, 400)).sum();
     assert!(compared > 10_000, "{compared}");
 }
