@@ -690,7 +690,7 @@ impl Writer {
     /// Something that lasts for some steps, until the other one.
     fn lasts(&mut self, begin: Step, end: Step) -> Step {
         self.planned.push(end);
-        for _ in 0..self.random.u8(1..6) {
+        for _ in 0..self.random.u8(..6) {
             let line = match self.random.u8(..8) {
                 0 => self.single(),
                 1 => self.several(),
