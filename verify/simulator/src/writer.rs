@@ -521,7 +521,8 @@ impl Writer {
         };
         let settles = (1..=3).contains(&what);
         let holds = self.chance(self.theme.accounts);
-        let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
+        let age =
+            (settles && !holds && self.chance(if what == 1 { 80 } else { 40 })).then(|| self.time(0, 1_000));
         let has_chain = (!settles || holds) && self.chance(self.theme.accounts);
         let is_renewal = holds && !settles && self.chance(15);
         let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
@@ -833,7 +834,11 @@ impl Writer {
                 }
                 6 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
-                    self.lasts(Step::Left(true, key.clone()), Step::Left(false, key))
+                    let step = self.lasts(Step::Left(true, key.clone()), Step::Left(false, key));
+                    if self.random.bool() {
+                        self.planned.push(Step::Pass(2_500 * MILLI));
+                    }
+                    step
                 }
                 7 => {
                     let times = self.random.u64(2..9);
