@@ -106,8 +106,8 @@ const THEMES: [Theme; 10] = [
     Theme {
         single: 25,
         several: 20,
-        throttled: 8,
-        flows: 8,
+        throttled: 14,
+        flows: 14,
         pass: 20,
         hang: 4,
         clocks: 8,
@@ -267,6 +267,7 @@ impl Writer {
         for at in 0..count {
             let kind = match (number, at) {
                 (8 | 9, 1 | 2) => "FIXED",
+                (8, 3 | 4) => "LEASE",
                 (1, _) => {
                     if writer.random.u8(..5) > 0 {
                         "THROTTLE"
@@ -521,8 +522,7 @@ impl Writer {
         };
         let settles = (1..=3).contains(&what);
         let holds = self.chance(self.theme.accounts);
-        let age =
-            (settles && !holds && self.chance(if what == 1 { 80 } else { 40 })).then(|| self.time(0, 1_000));
+        let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
         let has_chain = (!settles || holds) && self.chance(self.theme.accounts);
         let is_renewal = holds && !settles && self.chance(15);
         let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
@@ -782,7 +782,11 @@ impl Writer {
                 if with(|world| world.settings.tick == 0) || self.random.bool() {
                     Step::Set(by)
                 } else {
-                    Step::SetWithin(self.random.i64(0..60), by)
+                    // While clients are served, rather than within a call.
+                    let later = self.pass();
+                    self.planned.push(later);
+                    let most = self.random.choice([8, 60]).unwrap_or(8);
+                    Step::SetWithin(self.random.i64(0..most), by)
                 }
             }
             7 => {
