@@ -110,7 +110,7 @@ pub fn join(
         let queue = index.first_come_at(place).map_or(&mut new, |(_, queue)| queue);
         let joined = queue.join(state, limit, now, quantity, patience);
         let id = match (id, &joined) {
-            // A new line is looked at now, so that it is known when its key expires.
+            // A new line is looked at now: its key may expire before the turn by this state.
             (None, Ok(queue::Joined::Waiting(_))) => Some(index.insert(place, Line::FirstCome(new), now)),
             (id, _) => id,
         };
@@ -127,19 +127,16 @@ fn schedule(index: &mut Index, id: Id, state: Option<Tat>, now: Instant) {
     let Some(queue) = index.first_come(id) else { return };
     match queue.next_turn(state, now) {
         Some(wait) => {
-            let turn = now.checked_add(wait).unwrap_or(Instant::MAX);
-            let expires = index.entry(id).and_then(|entry| entry.expires);
-            index.plan(id, expires.map_or(turn, |expires| expires.min(turn)));
+            // The key does not expire before that, because no debt outlasts its key.
+            index.plan(id, now.checked_add(wait).unwrap_or(Instant::MAX));
         }
         None => index.drop(id),
     }
 }
 
-/// Whose turn it is: the command and the number of the client; `None` if it is nobody's turn yet. `expires`
-/// is when the key expires, if it does, on this module's clock.
-fn due(id: Id, state: Option<Tat>, expires: Option<Instant>, now: Instant) -> Option<(&'static CStr, u64)> {
+/// Whose turn it is: the command and the number of the client; `None` if it is nobody's turn yet.
+fn due(id: Id, state: Option<Tat>, now: Instant) -> Option<(&'static CStr, u64)> {
     locked(|index| {
-        index.entry(id)?.expires = expires;
         schedule(index, id, state, now);
         let entry = index.entry(id).filter(|entry| entry.is_due(now))?;
         entry.clients.first_key_value().map(|(_, client)| (client.command, client.number))
@@ -174,7 +171,7 @@ pub fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
     let mut handles = Handles::default();
     let Ok(open) = handles.open_alone(call, key, Access::Write) else { return index::come_again(id, now) };
-    let due = store::gcra::load(&open, now, Span::ZERO).map(|state| due(id, state, expires(&open, now), now));
+    let due = store::gcra::load(&open, now, Span::ZERO).map(|state| due(id, state, now));
     drop(open);
     let due = match due {
         Ok(due) => due,

@@ -245,9 +245,6 @@ pub struct Entry {
     pub name: Arc<[u8]>,
     pub line: Line,
     pub clients: BTreeMap<Ticket, Client>,
-    /// When the key is known to expire, on this module's clock. If many keys expire, the server reports it
-    /// much later.
-    pub expires: Option<Instant>,
     /// When to look at it.
     look: Instant,
 }
@@ -534,7 +531,7 @@ impl Index {
         self.next = self.next.wrapping_add(1);
         let (id, name) = (self.next, Arc::from(name));
         *self.waiters(db, &name).line(&line) = Some(id);
-        let entry = Entry { db, name, line, clients: BTreeMap::new(), expires: None, look: now };
+        let entry = Entry { db, name, line, clients: BTreeMap::new(), look: now };
         self.by_id.insert(id, entry);
         self.looks.insert((now, id));
         COUNT.store(self.by_id.len(), Relaxed);

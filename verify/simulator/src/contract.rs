@@ -57,8 +57,8 @@ pub struct Call {
     pub timeout: Option<i128>,
     /// The flow.
     pub flow: Option<Bytes>,
-    /// The weight of the flow.
-    pub weight: i128,
+    /// The weight of the flow, if it is given.
+    pub weight: Option<i128>,
     /// `MAXLEN`.
     pub max_len: Option<i128>,
     /// The key of `ONCE`.
@@ -199,7 +199,7 @@ impl Call {
             wait: 0,
             timeout: None,
             flow: None,
-            weight: 1,
+            weight: None,
             max_len: None,
             once: None,
             once_period: 0,
@@ -264,7 +264,7 @@ impl Call {
                 "FLOW" => {
                     self.flow = Some(reader.text()?.into_bytes());
                     if reader.optional("WEIGHT")? {
-                        self.weight = reader.number()?;
+                        self.weight = positive(reader.number()?);
                     }
                 }
                 "MAXLEN" => self.max_len = Some(reader.number()?),

@@ -5,7 +5,7 @@
 //! - *bound*: what was admitted on a key by one limit, booked and waited for included, stays below the bound
 //! - *progress*: no client waits that could be admitted, and that no other client precedes
 //! - *told*: each key that has changed was signalled and published
-//! - *fair*: flows that wait for one limiter are served by their weights, within the bound of the pages
+//! - *fair*: flows that wait for one limiter are served in the order of their tags
 //! - *info*: the module's section of INFO counts what was replied, and the clients that wait
 //! - *purity*: a refusal, a look and an error change nothing
 //! - *replication*: the keys by the stream of effects are the keys
@@ -51,13 +51,75 @@ struct Ledger {
     is_spoilt: bool,
 }
 
-/// What the flows of a queue were given, by the pages' bound.
+/// The flows of a queue, by the pages. Tags are in units of 2^-32.
 #[derive(Debug, Default)]
-struct Shares {
-    /// The weight of each flow, if it has not changed, and the largest share of one of its calls.
-    flows: BTreeMap<Option<Bytes>, (i128, f64)>,
-    /// By how much one flow was given more than another one, since both have waited.
-    ahead: BTreeMap<(Option<Bytes>, Option<Bytes>), f64>,
+struct Flows {
+    /// The virtual time.
+    time: i128,
+    /// The weight and the finish tag of each flow.
+    known: BTreeMap<Option<Bytes>, (i128, i128)>,
+    /// The flow of each client, in the order of arrival.
+    clients: BTreeMap<u64, Option<Bytes>>,
+    /// The start tag and the number of the first client of each flow.
+    firsts: BTreeMap<Option<Bytes>, (i128, u64)>,
+    /// Whether something has happened that cannot be followed.
+    are_lost: bool,
+}
+
+impl Flows {
+    /// The weight and the finish tag of a flow that has clients or a tag ahead; any other one is as if it were
+    /// new.
+    fn flow(&mut self, flow: &Option<Bytes>) -> Option<&mut (i128, i128)> {
+        self.known.get_mut(flow).filter(|(_, finish)| *finish > self.time || self.firsts.contains_key(flow))
+    }
+
+    fn join(&mut self, order: u64, flow: &Option<Bytes>, weight: Option<i128>) {
+        let time = self.time;
+        let mut own = self.flow(flow).map_or((1, time), |own| *own);
+        own.0 = weight.unwrap_or(own.0);
+        self.firsts.entry(flow.clone()).or_insert((own.1.max(time), order));
+        self.known.insert(flow.clone(), own);
+        self.clients.insert(order, flow.clone());
+    }
+
+    /// A client leaves, and has got this quantity.
+    fn leave(&mut self, order: u64, got: Option<i128>) {
+        let Some(flow) = self.clients.remove(&order) else { return };
+        let Some(&(start, _)) = self.firsts.get(&flow).filter(|(_, first)| *first == order) else {
+            self.are_lost |= got.is_some();
+            return;
+        };
+        if let Some(quantity) = got {
+            self.time = self.time.max(start);
+            let (weight, finish) = self.known.entry(flow.clone()).or_insert((1, 0));
+            *finish = self.time + step(quantity, *weight);
+        }
+        self.firsts.remove(&flow);
+        if let Some((&next, _)) = self.clients.iter().find(|(_, of)| **of == flow) {
+            let start = self.known.get(&flow).map_or(0, |(_, finish)| *finish).max(self.time);
+            self.firsts.insert(flow, (start, next));
+        }
+    }
+
+    /// Both tags of a flow move, but not below the virtual time.
+    fn settle(&mut self, flow: &Option<Bytes>, weight: Option<i128>, difference: i128) {
+        let time = self.time;
+        let Some((own, finish)) = self.flow(flow) else { return };
+        *own = weight.unwrap_or(*own);
+        let by = step(difference.abs(), *own);
+        let moved = |tag: i128| match difference {
+            1.. => (tag + by).max(time),
+            _ if tag > time => (tag - by).max(time),
+            _ => tag,
+        };
+        *finish = moved(*finish);
+        self.firsts.get_mut(flow).into_iter().for_each(|(start, _)| *start = moved(*start));
+    }
+}
+
+/// What a quantity adds to the tags of a flow of this weight.
+fn step(quantity: i128, weight: i128) -> i128 {
+    ((quantity << 32) + weight - 1) / weight
 }
 
 /// What the oracles remember.
@@ -75,7 +137,9 @@ pub struct Judge {
     stored: BTreeMap<(i32, Bytes), (Reply, i64, i64)>,
     /// Since when nothing but time keeps the server from serving, on the monotonic clock.
     free_since: i64,
-    shares: BTreeMap<(i32, String), Shares>,
+    flows: BTreeMap<(i32, String), Flows>,
+    /// Keys of holds that were written while the module's clock was ahead of the wall clock.
+    led: BTreeSet<String>,
     /// Keys with bookings behind clients that wait for them.
     booked: BTreeSet<(i32, String)>,
     /// Since when the slots of keys are served elsewhere, or the server is a replica, on the monotonic clock.
@@ -110,8 +174,8 @@ pub struct Before {
     is_repeat: bool,
     /// Whether there was no memory.
     is_full: bool,
-    /// How often another module may still act.
-    acts: u32,
+    /// How far the module's clock was ahead of the wall clock.
+    lead: i128,
 }
 
 /// The first integer of a reply.
@@ -134,12 +198,13 @@ impl Judge {
     pub fn before(&mut self, step: &Step) -> Before {
         with(|world| {
             (world.seen, world.signalled, world.published) = Default::default();
+            (world.acted, world.disturbances) = Default::default();
             world.sees = true;
         });
         let mut before = Before {
             written: with(|world| world.written),
             now: clock::module(),
-            acts: acts(),
+            lead: lead(),
             ..Before::default()
         };
         self.is_set_within |= matches!(step, Step::SetWithin(..));
@@ -163,7 +228,7 @@ impl Judge {
                 let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= time));
                 before.held.insert(key.into(), entry.map(|entry| (entry.value.clone(), entry.expiry)));
             }
-            is_plain && world.settings.tick == 0 && world.reactions.iter().all(|one| one.left == 0)
+            is_plain && world.settings.tick == 0
         });
         // Who waits counts as taken for the keys that they wait for.
         let names = |waiter: &&Waiter| {
@@ -203,19 +268,24 @@ impl Judge {
             std::mem::take(&mut world.answers)
         });
         self.spoil(step);
-        if acts() < before.acts {
-            self.all_spoilt();
+        let acted = with(|world| world.acted.clone());
+        for words in &acted {
+            self.spoil_by(words, true);
         }
         for answer in &answers {
-            // Which may have been sent long before.
-            self.spoil_by(&answer.words);
+            self.spoil_by(&answer.words, false);
             self.answered(answer, before);
         }
+        self.led.retain(|key| with(|world| (0..2).any(|db| world.keys.get(db, key.as_bytes()).is_some())));
         self.told();
         self.admitted_in_order(&answers);
-        self.admitted_fairly(&answers);
+        // A client that is killed by what another one had sent while it waited leaves at an unknown place.
+        let is_call = matches!(step, Step::Call(..));
+        let is_followed = acted.iter().all(|words| words.iter().all(|word| word != b"FLOW"))
+            && (is_call || answers.iter().all(|answer| crate::commands::name(&answer.words) != "CLIENT"));
+        self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
-        self.follow_waiters(&answers);
+        self.follow_waiters(&answers, is_call);
         self.follow_bookings(&answers);
         self.replication();
         let is_held_up = with(|world| {
@@ -272,6 +342,11 @@ impl Judge {
                 None => return,
             },
         };
+        if (before.lead > 0 || lead() > 0)
+            && let Some(hold) = &call.hold
+        {
+            self.led.insert(hold.key.clone());
+        }
         if answer.waited.is_none()
             && let Some((_, _, db, _)) = own
         {
@@ -285,7 +360,7 @@ impl Judge {
                     format!("{line} is admitted before clients who wait for {units} units and are ready");
                 with(|world| world.violates("contract", text));
             }
-            if before.is_plain {
+            if before.is_plain && with(|world| world.acted.is_empty()) {
                 self.contract(&call, answer, *db, before);
             }
         }
@@ -450,7 +525,7 @@ impl Judge {
                 world.violates("contract", text);
             } else if let Some(expiry) = entry.and_then(|entry| entry.expiry)
                 // One that was set while the clock was behind is earlier when that ends.
-                && !self.is_set_back
+                && !self.led.contains(&hold.key)
                 && i128::from(expiry) < accounts::lives_until(&book)
             {
                 let text = format!("{line}: {} expires at {expiry}, before what is held: {book:?}", hold.key);
@@ -475,7 +550,7 @@ impl Judge {
             return;
         }
         with(|world| {
-            if world.settings.beside {
+            if !world.acted.is_empty() {
                 return;
             }
             let time = world.snapshot.max(world.time());
@@ -544,21 +619,34 @@ impl Judge {
     fn spoil(&mut self, step: &Step) {
         match step {
             Step::Set(by) if *by > 0 => self.all_spoilt(),
-            Step::SetWithin(..) | Step::Reacts(..) | Step::Role(_) | Step::Left(..) | Step::Evict(_) => {
-                self.all_spoilt();
-            }
-            Step::Call(_, words) => self.spoil_by(words),
+            Step::SetWithin(..) | Step::Role(_) | Step::Left(..) => self.all_spoilt(),
+            Step::Evict(key) => self.spoil_keys(std::slice::from_ref(key)),
             _ => {}
         }
     }
 
-    fn spoil_by(&mut self, words: &Words) {
-        let own = words.first().is_some_and(|word| word.len() > 3 && word[..3].eq_ignore_ascii_case(b"CL."));
-        if !own
-            && !["SELECT", "CLIENT", "INFO", "MULTI", "EXEC", "GET", "LUA", "TYPE", "PTTL", "EXISTS"]
-                .contains(&crate::commands::name(words).as_str())
-        {
+    /// The same for a command that has run, as that of another module `by_other`.
+    fn spoil_by(&mut self, words: &Words, by_other: bool) {
+        let name = crate::commands::name(words);
+        if name.starts_with("CL.") {
+            if let Some(call) = Call::parse(words).filter(|_| by_other) {
+                self.led.extend(call.hold.iter().map(|hold| hold.key.clone()).filter(|_| lead() > 0));
+                self.spoil_keys(&asked_for(&call));
+            }
+        } else if ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&name.as_str()) {
             self.all_spoilt();
+        } else if crate::commands::writes(&name) == Some(true) {
+            self.spoil_keys(&crate::commands::keys(words));
+        }
+    }
+
+    fn spoil_keys(&mut self, keys: &[Bytes]) {
+        for key in keys {
+            for db in 0..2 {
+                self.stored.remove(&(db, key.clone()));
+                let name = String::from_utf8_lossy(key).into_owned();
+                self.ledgers.entry((db, name)).or_default().is_spoilt = true;
+            }
         }
     }
 
@@ -655,13 +743,19 @@ impl Judge {
         }
     }
 
-    /// A client that waits is told an error of the server's only if the server would reply it.
+    /// A client that waits is told an error of the server's only if the server would reply it, and is told to
+    /// try again only if there is a reason.
     fn rejected_rightly(&self, answers: &[Answer]) {
-        for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
+        for answer in answers {
             let Reply::Error(text) = &answer.reply else { continue };
             let Some(call) = Call::parse(&answer.words) else { continue };
             let key = call.parts[0].key.as_bytes();
             let is_right = with(|world| match text.split(' ').next() {
+                // A call begins again this number of times, but not if the server does not open a key.
+                Some("TRYAGAIN") => {
+                    world.disturbances >= 16 || call.keys().any(|key| world.moved.contains(key.as_bytes()))
+                }
+                _ if answer.waited.is_none() => true,
                 Some("NOPERM") => world
                     .clients
                     .get(&answer.client)
@@ -673,7 +767,7 @@ impl Judge {
             });
             if !is_right {
                 let line = history::line(&answer.words);
-                with(|world| world.violates("contract", format!("{line} has waited, and is replied {text}")));
+                with(|world| world.violates("contract", format!("{line} is replied {text}")));
             }
         }
     }
@@ -714,83 +808,47 @@ impl Judge {
         });
     }
 
-    /// Flows that wait for one limiter only, and so are ready, get shares by their weights.
-    fn admitted_fairly(&mut self, answers: &[Answer]) {
-        let key_of = |one: &Waiter| (one.db, one.call.parts[0].key.clone());
-        if self.shares.is_empty() && answers.iter().all(|answer| answer.waited.is_none()) {
-            return;
-        }
-        let mut lines: BTreeMap<(i32, String), BTreeSet<&Option<Bytes>>> = BTreeMap::new();
-        for one in self.waiters.values() {
-            lines.entry(key_of(one)).or_default().insert(&one.call.flow);
-        }
-        self.shares.retain(|line, shares| {
-            let flows = lines.get(line);
-            let waits = |flow: &_| flows.is_some_and(|flows| flows.contains(&flow));
-            shares.ahead.retain(|(one, other), _| waits(one) && waits(other));
-            flows.is_some()
-        });
-        // Another module may settle.
-        let settles = |words: &Words| words.iter().any(|word| word == b"FLOW");
-        if with(|world| world.reactions.iter().any(|one| settles(&one.words))) {
-            return;
-        }
-        let mut gone = BTreeSet::new();
+    /// Flows whose first clients wait for one limiter only, and so are ready, are served in their order.
+    fn admitted_fairly(&mut self, answers: &[Answer], is_followed: bool) {
+        self.flows.values_mut().for_each(|flows| flows.are_lost |= !is_followed);
         for answer in answers {
-            let own = self.waiters.get(&answer.client);
-            let own = own.filter(|own| own.words == answer.words && answer.waited == Some(own.since));
-            let Some(own) = own.filter(|own| own.call.verb == "BMTAKE") else {
-                // A settlement moves a flow as a call does. Who came and went in one step is not followed.
-                if let Some(Call { verb, parts, flow, weight, .. }) = Call::parse(&answer.words)
-                    && let Some(shares) = self.shares.get_mut(&(answer.db, parts[0].key.clone()))
-                    && (verb == "MSETTLE" && flow.is_some() || answer.waited.is_some())
-                {
-                    shares.flows.entry(flow).or_insert((weight, 0.0)).1 += parts[0].quantity.abs() as f64;
-                    if answer.waited.is_some() {
-                        shares.ahead.clear();
+            let Some(call) = Call::parse(&answer.words) else { continue };
+            let Some(flows) = self.flows.get_mut(&(answer.db, call.parts[0].key.clone())) else { continue };
+            if answer.waited.is_none() {
+                let settles = call.verb == "MSETTLE" && call.flow.is_some();
+                if settles && matches!(answer.reply, Reply::Array(_)) {
+                    flows.are_lost |= call.once.is_some() || call.hold.is_some();
+                    if !matches!(call.parts[0].limit, Limit::Lease { .. }) {
+                        flows.settle(&call.flow, call.weight, call.parts[0].quantity);
                     }
                 }
                 continue;
-            };
-            let (line, flow) = (key_of(own), &own.call.flow);
-            let shares = self.shares.entry(line.clone()).or_default();
-            let mut steady: BTreeMap<&Option<Bytes>, bool> = BTreeMap::new();
-            for (_, one) in self.waiters.iter().filter(|(id, one)| key_of(one) == line && !gone.contains(*id))
-            {
-                let Call { verb, parts, once, hold, flow, weight, .. } = &one.call;
-                let share = parts[0].quantity as f64 / *weight as f64;
-                let (known, most) = shares.flows.entry(flow.clone()).or_insert((*weight, 0.0));
-                (*known, *most) = (if known == weight { *known } else { 0 }, most.max(share));
-                let is_ready = verb == "BMTAKE" && parts.len() == 1 && once.is_none() && hold.is_none();
-                *steady.entry(flow).or_insert(true) &= is_ready && *known > 0;
             }
-            gone.insert(answer.client);
-            let stays = |flow: &Option<Bytes>| {
-                let mut others = self.waiters.iter().filter(|(id, _)| !gone.contains(*id));
-                others.any(|(_, one)| key_of(one) == line && one.call.flow == *flow)
+            let own = self.waiters.get(&answer.client);
+            let own = own.filter(|own| own.words == answer.words && answer.waited == Some(own.since));
+            let Some(own) = own.filter(|_| call.verb == "BMTAKE") else {
+                // Who came and went in one step is not followed.
+                flows.are_lost |= call.verb == "BMTAKE";
+                continue;
             };
-            let share = own.call.parts[0].quantity as f64 / own.call.weight as f64;
-            if first(&answer.reply) == Some(0) && steady.get(flow) == Some(&true) {
-                for (other, _) in steady.iter().filter(|(other, is)| **is && **other != flow && stays(other))
-                {
-                    let bound = shares.flows[flow].1 + shares.flows[*other].1;
-                    let ahead = shares.ahead.entry((flow.clone(), (*other).clone())).or_default();
-                    *ahead += share;
-                    if *ahead > bound + 1e-6 {
-                        let line = history::line(&answer.words);
-                        let text = format!(
-                            "{line}: its flow is {ahead} ahead of {other:?}, at most {bound} allowed"
-                        );
-                        with(|world| world.violates("fair", text));
-                    }
-                    let behind = shares.ahead.entry(((*other).clone(), flow.clone())).or_default();
-                    *behind = (*behind - share).max(0.0);
-                }
-            } else if first(&answer.reply) == Some(0) {
-                shares.ahead.clear();
+            let is_admitted = first(&answer.reply) == Some(0);
+            flows.are_lost |= is_admitted && call.once.is_some();
+            let is_ready = |order: u64| {
+                self.waiters.values().any(|one| {
+                    let Call { parts, once, hold, .. } = &one.call;
+                    one.order == order && parts.len() == 1 && once.is_none() && hold.is_none()
+                })
+            };
+            let start = flows.firsts.get(&call.flow).copied().filter(|_| is_admitted && !flows.are_lost);
+            let before = flows.firsts.values().filter(|first| Some(**first) < start && is_ready(first.1));
+            if let Some((_, order)) = before.min() {
+                let text = format!(
+                    "{} is admitted before the {order}th client that has waited: {flows:?}",
+                    history::line(&answer.words)
+                );
+                with(|world| world.violates("fair", text));
             }
-            // Flows that wait no more begin equal.
-            shares.ahead.retain(|(one, other), _| stays(one) && stays(other));
+            flows.leave(own.order, is_admitted.then_some(call.parts[0].quantity));
         }
     }
 
@@ -860,7 +918,7 @@ impl Judge {
         }
     }
 
-    fn follow_waiters(&mut self, answers: &[Answer]) {
+    fn follow_waiters(&mut self, answers: &[Answer], is_call: bool) {
         for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
             self.waiters.remove(&answer.client);
         }
@@ -875,6 +933,12 @@ impl Judge {
         });
         let still: BTreeSet<u64> = waiting.iter().map(|(id, ..)| *id).collect();
         self.waiters.retain(|id, _| still.contains(id));
+        let orders: BTreeSet<u64> = waiting.iter().map(|(.., order)| *order).collect();
+        self.flows.retain(|_, flows| {
+            let gone: Vec<u64> = flows.clients.keys().copied().filter(|one| !orders.contains(one)).collect();
+            gone.into_iter().for_each(|one| flows.leave(one, None));
+            !flows.clients.is_empty()
+        });
         for (id, words, db, since, order) in waiting {
             if self.waiters.get(&id).is_some_and(|waiter| waiter.order == order) {
                 continue;
@@ -882,6 +946,13 @@ impl Judge {
             if let Some(call) = Call::parse(&words) {
                 let waiter = Waiter { call, words, db, order, since };
                 self.holds_no_place(&waiter);
+                if waiter.call.verb == "BMTAKE" {
+                    let line = (db, waiter.call.parts[0].key.clone());
+                    let flows = self.flows.entry(line).or_default();
+                    // What a client has sent while it waited may come before others leave.
+                    flows.are_lost |= !is_call;
+                    flows.join(order, &waiter.call.flow, waiter.call.weight);
+                }
                 self.waiters.insert(id, waiter);
             }
         }
@@ -1004,8 +1075,12 @@ impl Judge {
                 Some(ready)
             });
             let Some(ready) = ready.filter(|ready| !ready.is_empty()) else { continue };
-            if ready.iter().all(|one| self.admits(one, then, 0..1) == Some(true)) {
-                stuck(key, ready[0], "every ready client of the queue");
+            let flows = self.flows.get(&(db, key.clone())).filter(|flows| !flows.are_lost);
+            let next =
+                flows.and_then(|flows| ready.iter().min_by_key(|one| flows.firsts.get(&one.call.flow)));
+            let nexts = next.map_or(&ready[..], std::slice::from_ref);
+            if nexts.iter().all(|one| self.admits(one, then, 0..1) == Some(true)) {
+                stuck(key, nexts[0], "whoever is next in the queue");
             }
         }
     }
@@ -1083,11 +1158,6 @@ fn is_shape_of(reply: &Reply, call: &Call) -> bool {
     let Reply::Array(rows) = reply else { return false };
     let has_six = rows.iter().any(|row| matches!(row, Reply::Array(columns) if columns.len() == 6));
     rows.len() == call.parts.len() + 1 && has_six == call.has_chain()
-}
-
-/// How often another module may still act.
-fn acts() -> u32 {
-    with(|world| world.reactions.iter().map(|one| one.left).sum())
 }
 
 /// Whether a reply to CL.RESERVE says that its units act later.

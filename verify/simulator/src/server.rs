@@ -173,8 +173,10 @@ pub fn open(db: i32, key: &[u8], writes: bool) -> usize {
         writes && world.busy > 0 && mixed(world.openings).is_multiple_of(world.busy)
     });
     if is_busy {
+        with(|world| world.disturbances = u64::MAX >> 1);
         return 0;
     }
+    with(|world| world.disturbances += u64::from(world.is_expired(db, key)));
     unit(|| expire(db, key));
     with(|world| {
         world.touched.insert(db, key, ());
@@ -223,7 +225,11 @@ pub fn notify(db: i32, class: i32, event: &str, key: &[u8]) {
         })
     });
     if let Some(words) = acts {
-        with(|world| world.is_reacting = true);
+        with(|world| {
+            world.is_reacting = true;
+            world.disturbances += 1;
+            world.acted.push(words.clone());
+        });
         let context = Context { db, flags: flag::DENY_BLOCKING, ..Context::default() };
         let index = with(|world| {
             world.contexts.push(context);

@@ -314,6 +314,11 @@ pub struct World {
     pub reactions: Vec<Reaction>,
     /// Whether it acts at present.
     pub is_reacting: bool,
+    /// What it has run in this step.
+    pub acted: Vec<Words>,
+    /// Why calls begin again: how often it has acted in this step, or a key has expired as it was opened. A
+    /// key that is not opened at all is reason enough to end a call.
+    pub disturbances: u64,
     /// Users without permission, for a key or for everything.
     pub denied: BTreeSet<(Bytes, Option<Bytes>)>,
     /// Keys that have moved to another node, while their slots are still here.
@@ -428,6 +433,8 @@ impl World {
             fields: Vec::new(),
             reactions: Vec::new(),
             is_reacting: false,
+            acted: vec![],
+            disturbances: 0,
             denied: BTreeSet::new(),
             moved: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -658,6 +665,17 @@ impl World {
     /// Sets the expiry of an open key; -1 for none.
     pub fn set_expiry(&mut self, key: usize, at: i64) -> bool {
         let Some(open) = self.writable(key, "SetAbsExpire") else { return false };
+        // The module has read the clock since it has decided, a few calls ago.
+        if self.commands_running == 0
+            && at >= 0
+            && at + 2 < self.time()
+            && !self.settings.version.starts_with('6')
+        {
+            self.violates(
+                "contract",
+                format!("{} is stored though it has expired", open.name.escape_ascii()),
+            );
+        }
         let Some(entry) = self.keys.get_mut(open.db, &open.name) else { return false };
         entry.expiry = (at >= 0).then_some(at);
         true

@@ -106,8 +106,8 @@ const THEMES: [Theme; 10] = [
     Theme {
         single: 25,
         several: 20,
-        throttled: 8,
-        flows: 8,
+        throttled: 14,
+        flows: 14,
         pass: 20,
         hang: 4,
         clocks: 8,
@@ -267,6 +267,7 @@ impl Writer {
         for at in 0..count {
             let kind = match (number, at) {
                 (8 | 9, 1 | 2) => "FIXED",
+                (8, 3 | 4) => "LEASE",
                 (1, _) => {
                     if writer.random.u8(..5) > 0 {
                         "THROTTLE"
@@ -690,7 +691,7 @@ impl Writer {
     /// Something that lasts for some steps, until the other one.
     fn lasts(&mut self, begin: Step, end: Step) -> Step {
         self.planned.push(end);
-        for _ in 0..self.random.u8(1..6) {
+        for _ in 0..self.random.u8(..6) {
             let line = match self.random.u8(..8) {
                 0 => self.single(),
                 1 => self.several(),
@@ -781,7 +782,11 @@ impl Writer {
                 if with(|world| world.settings.tick == 0) || self.random.bool() {
                     Step::Set(by)
                 } else {
-                    Step::SetWithin(self.random.i64(0..60), by)
+                    // While clients are served, rather than within a call.
+                    let later = self.pass();
+                    self.planned.push(later);
+                    let most = self.random.choice([8, 60]).unwrap_or(8);
+                    Step::SetWithin(self.random.i64(0..most), by)
                 }
             }
             7 => {
@@ -833,7 +838,11 @@ impl Writer {
                 }
                 6 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
-                    self.lasts(Step::Left(true, key.clone()), Step::Left(false, key))
+                    let step = self.lasts(Step::Left(true, key.clone()), Step::Left(false, key));
+                    if self.random.bool() {
+                        self.planned.push(Step::Pass(2_500 * MILLI));
+                    }
+                    step
                 }
                 7 => {
                     let times = self.random.u64(2..9);
