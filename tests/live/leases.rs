@@ -1,4 +1,4 @@
-//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: their replies, states and effects; and sorted sets that are a log or leases.
+//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: replies, states, effects; and sorted sets that are a log or leases.
 
 use crate::common::{Client, Effect, ReplicaStream, Server, ceil_div, entries, ints, propagated, wall_ns};
 

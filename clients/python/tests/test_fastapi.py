@@ -199,7 +199,7 @@ def test_mistakes_are_told_as_such() -> None:
     with pytest.raises(ValueError, match="a limit has a name, or prefix,"):
         RateLimit(AsyncCell(redis.asyncio.Redis()), {})
     with pytest.raises(ValueError, match="a limit has a name, or prefix,"):
-        RateLimit(AsyncCell(redis.asyncio.Redis()), Rate(1, per=1), prefix="Suche nach Äpfeln")
+        RateLimit(AsyncCell(redis.asyncio.Redis()), Rate(1, per=1), prefix="für Äpfel")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"limit": 30}, "limit must be Rate, Bucket, Funnel, Fixed, Window or Log, not 30"),
         ({"limit": {"a": Lease(1, lease=1, holder="x")}}, "limit must be Rate, Bucket"),

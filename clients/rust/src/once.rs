@@ -72,7 +72,7 @@ pub(crate) const MARGIN: Duration = Duration::from_secs(5);
 pub(crate) struct Attempts {
     begin: Instant,
     last: Duration,
-    /// When the attempts have taken too long, without the pauses. `None` if the call waits for ever.
+    /// When the attempts have taken too long, without the pauses. `None` if the call waits forever.
     longest: Option<Duration>,
     left: u32,
     pause: Duration,
@@ -80,7 +80,7 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Starts the attempts at a call that waits in the server for up to `wait`, or for ever, and the reply to
+    /// Starts the attempts at a call that waits in the server for up to `wait`, or forever, and the reply to
     /// which may arrive within the margin after that.
     pub fn new(once: Option<&Once>, wait: Option<Duration>, margin: Duration) -> Self {
         let (last, left, pause) = once.map_or((Duration::ZERO, 1, Duration::ZERO), |once| {
