@@ -310,7 +310,7 @@ impl<'c> Request<'c> {
         {
             return Err(Error::OutOfMemory);
         }
-        if self.creates_beside_others(&decided, seen.creates()) {
+        if self.creates_beside_others(decided, seen.creates()) {
             drop((reply, seen));
             let all = (mem::take(decided), plan, ruling.is_some());
             let end = self.write_new_first(call, (now, verb), all, rows, announcements);
