@@ -67,8 +67,8 @@ struct Flows {
 }
 
 impl Flows {
-    /// The weight and the finish tag of a flow that has clients or a tag ahead; any other one is as if it were
-    /// new.
+    /// The weight and the finish tag of a flow that has clients or a tag ahead; any other one is like
+    /// a new one.
     fn flow(&mut self, flow: &Option<Bytes>) -> Option<&mut (i128, i128)> {
         self.known.get_mut(flow).filter(|(_, finish)| *finish > self.time || self.firsts.contains_key(flow))
     }

@@ -138,7 +138,8 @@ fn follow(number: u64, steps: u32) -> usize {
             },
             _ => panic!("{text}: {}", at()),
         }
-        // By then the server has read what was sent, has noticed who has left, and has served whom it can.
+        // By then the server has read what was sent, has noticed which clients have left, and has
+        // served those that it can.
         (0..if is_step { 3 } else { 0 }).for_each(|_| drop(observer.call("PING")));
     }
     assert_eq!(keys(&mut observer), expected, "history {number}");
@@ -149,7 +150,7 @@ fn follow(number: u64, steps: u32) -> usize {
 
 #[test]
 fn replies_and_keys_are_those_of_a_real_server() {
-    // Histories of odd numbers have clients that wait, which not every server follows yet: docs/verification.md.
+    // Histories of odd numbers have clients that wait, which are not followed yet: docs/verification.md.
     let compared: usize = (0..40).map(|number| follow(2 * number, 400)).sum();
     assert!(compared > 10_000, "{compared}");
 }
