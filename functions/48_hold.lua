@@ -279,17 +279,16 @@ function Book.ends_of(key, name, most)
         local ending = Book.read_end(member)
         if ending.name ~= name or ending.is_ahead then
             return true
-        elseif now < ending.till then
+        elseif now < ending.till or #ended >= most then
             till = ending.till
-            return false
-        elseif #ended >= most then
-            -- What runs out before all that has run out was carried out changes nothing.
-            till = not latest.is_ahead and now < latest.till and latest.till or nil
             return false
         end
         ended[#ended + 1] = ending.id
         return true
     end)
+    if 0 < most and #ended >= most then
+        till = now
+    end
     return ended, till, true
 end
 
@@ -388,13 +387,11 @@ function Hold.load(hold, k, row, key)
     return state
 end
 
--- Returns whether units of a window have run out.
-function Hold.has_run_out(hold)
+-- Returns whether a refusal carries out what has run out: anything of a window.
+function Hold.has_run_out(hold, rows)
     for k = 1, #hold.ended do
-        for i = 1, #hold.ended[k] do
-            if is_of_window(hold.ended[k][i]) then
-                return true
-            end
+        if rows[k].kind == Fixed and hold.ended[k][1] then
+            return true
         end
     end
     return false

@@ -486,7 +486,7 @@ end
 
 -- Lets the decisions write what has run out, and collects what changes in the key of HOLD.
 local function complete_holds(hold, keys, count, verb, is_refused, taken)
-    if is_refused and not Hold.has_run_out(hold) then
+    if is_refused and not Hold.has_run_out(hold, rows) then
         return
     end
     for k = 1, count do

@@ -320,9 +320,15 @@ impl<'c> Seen<'_, '_, 'c> {
         self.of.get(index)?.own.as_ref()
     }
 
-    /// Whether units of a window have run out.
-    pub fn has_run_out(&self) -> bool {
-        self.of.iter().flat_map(|of| &of.ended).any(|part| !part.is_of_rate())
+    /// Whether a refusal carries out what has run out: anything of a window, for which clients wait.
+    pub fn has_run_out<'a>(&self, limiters: impl Iterator<Item = &'a Limiter<'c>>) -> bool
+    where
+        'c: 'a,
+    {
+        self.of
+            .iter()
+            .zip(limiters)
+            .any(|(of, limiter)| matches!(limiter, Limiter::Fixed(_)) && !of.ended.is_empty())
     }
 
     /// Whether the call only renews what its owner holds: it takes nothing, and the owner holds something.

@@ -317,8 +317,8 @@ impl<'k, 'c> Book<'k, 'c> {
                 }
             });
         }
-        if ends.ended.len() >= most {
-            ends.next = (most > 0).then_some(now); // otherwise those before it come first
+        if most > 0 && ends.ended.len() >= most {
+            ends.next = Some(now);
         }
         if is_broken { Err(FOREIGN.into()) } else { Ok(ends) }
     }

@@ -386,6 +386,24 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
         assert!(Waiter::ask(&server, &call).answer().starts_with("0 "), "{before}");
         assert_eq!(client.int("GET q"), 10_000);
     }
+    // What one limiter needs lets the other one wait.
+    client.call("FLUSHALL");
+    let calls: Vec<String> =
+        (0..1_500).map(|owner| format!("CL.MTAKE {quota} 1 MS HOLD h 3000 {owner}")).collect();
+    client.pipeline(&calls.iter().collect::<Vec<_>>());
+    rows(&mut client, "CL.MTAKE p FIXED 1 86400000 1 MS HOLD h 3000 other");
+    let call = format!("CL.BMTAKE {quota} 1 p FIXED 1 86400000 1 MS HOLD h 86400000 me");
+    assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
+    // What was held of a rate comes back to no window that has its key now, but is carried out.
+    client.call("FLUSHALL");
+    let calls: Vec<String> =
+        (0..1_500).map(|owner| format!("CL.MTAKE q THROTTLE 9999 1 60 1 HOLD h 1 {owner}")).collect();
+    client.pipeline(&calls.iter().collect::<Vec<_>>());
+    rows(&mut client, "CL.MTAKE other FIXED 1 86400 1 HOLD h 86400 other");
+    client.call("DEL q");
+    rows(&mut client, "CL.MTAKE q FIXED 1 86400 1");
+    assert_eq!(client.call("CL.BMTAKE q FIXED 1 86400 1 TIMEOUT 3 HOLD h 60 me"), redis::Value::Nil);
+    assert!(client.int("ZSCORE h parts") < 1_000);
 }
 
 #[test]

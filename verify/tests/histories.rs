@@ -3,7 +3,7 @@
 #![allow(clippy::restriction, reason = "a test that panics fails")]
 #![allow(clippy::arithmetic_side_effects, reason = "small numbers")]
 
-use redis_cell_verify::histories::{Call, Fault, History, Reply, Units};
+use redis_cell_verify::histories::{Call, Fault, History, Reply, Tampering, Units};
 
 /// Numbers that look random: xorshift64* by G. Marsaglia and S. Vigna.
 struct Random(u64);
@@ -204,4 +204,33 @@ fn decides_as_every_order_does() {
     }
     println!("{explained:?}");
     assert!(explained.iter().all(|count| *count > 2_000), "{explained:?}: too one-sided");
+}
+
+#[test]
+fn explains_what_a_correct_server_says() {
+    let mut random = Random(7);
+    for width in 1..=6 {
+        for _ in 0..10 {
+            let history = record(&mut random, 400, width, 400, None);
+            assert_eq!(history.check(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn finds_every_tampering() {
+    let mut random = Random(11);
+    let mut found = [0; Tampering::ALL.len()];
+    for _ in 0..200 {
+        let history = record(&mut random, 200, 1, 100, None);
+        for (count, tampering) in found.iter_mut().zip(Tampering::ALL) {
+            for call in 0..history.calls.len() {
+                if let Some(told) = tampering.of(&history, call) {
+                    assert!(told.check().is_err(), "{tampering:?} of call {call} is not found: {history:#?}");
+                    *count += 1;
+                }
+            }
+        }
+    }
+    assert!(found.iter().all(|count| *count > 0), "{found:?} of {:?}", Tampering::ALL);
 }

@@ -61,7 +61,7 @@ fn seeded_faults_are_found() {
         ("no-lead", "contract"),
         ("one-flow", "progress"),
         ("panic", "info"),
-        ("raw-clock", "progress"),
+        ("raw-clock", "contract"),
         ("round-down", "contract"),
         ("settle-takes", "contract"),
         ("shadow-refuses", "contract"),
