@@ -284,11 +284,12 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
             world.signalled.insert(db, &key, ());
         });
     }
-    // It looks up the key in the other database, too.
+    // It looks up the key in the other database, too, and signals it there.
     if let ("MOVE", [_, key, to]) = (name.as_str(), &words[..])
         && let Some(to) = commands::number(to)
     {
         expire(to as i32, key);
+        with(|world| world.signalled.insert(to as i32, key, ()));
     }
     let flushed = match name.as_str() {
         "FLUSHDB" => Some(db),
