@@ -867,7 +867,8 @@ fn cron() {
 
 /// Lets time pass while the server works.
 fn pass(nanos: i64) {
-    let end = clock::monotonic() + nanos;
+    let start = clock::monotonic();
+    let end = start + nanos;
     let mut turns = 0;
     // A cron that runs ten times a second would take too long for days.
     with(|world| world.cron_every = (nanos / 64).max(100 * MILLI));
@@ -888,7 +889,11 @@ fn pass(nanos: i64) {
         turn();
         turns += 1;
         if turns > 200_000 {
-            return with(|world| world.violates("progress", "the loop turns and no time passes"));
+            // A client may look again every few milliseconds for days, of which these turns are enough.
+            if clock::monotonic() - start < turns * MILLI / 2 {
+                with(|world| world.violates("progress", "the loop turns and no time passes"));
+            }
+            return;
         }
     }
 }
