@@ -74,6 +74,8 @@ struct Growth {
     room: i64,
     /// The most of a quantity that ever fits.
     most: i64,
+    /// The time until the most fits.
+    full: Span,
     /// Units per 2^32 nanoseconds until then, rounded up.
     speed: u64,
 }
@@ -81,7 +83,7 @@ struct Growth {
 impl Share {
     /// What a limiter answers to its whole quantity, before anything is decided.
     pub const fn of(answer: Answer) -> Self {
-        Self { answer, taken: None, growth: Growth { room: 0, most: 0, speed: 0 } }
+        Self { answer, taken: None, growth: Growth { room: 0, most: 0, full: Span::ZERO, speed: 0 } }
     }
 }
 
@@ -215,7 +217,10 @@ fn wait_for<P: Pool>(pools: &[P], shares: &mut [Share], quantity: i64) -> Result
 fn look<P: Pool>(pools: &[P], shares: &mut [Share], after: Span, quantity: i64) -> Result<i64, P::Error> {
     let mut sum = 0_i64;
     for (pool, Share { growth, .. }) in pools.iter().zip(shares) {
-        if growth.room < growth.most {
+        if after >= growth.full {
+            // Without asking: from the end of a window on, its UNTIL has passed, which is an error.
+            growth.room = growth.most;
+        } else if growth.room < growth.most {
             growth.room = room(&pool.peek(after, quantity)?).min(growth.most);
         }
         sum = sum.saturating_add(growth.room);
@@ -238,7 +243,7 @@ impl Share {
         };
         let grows = u128::from(most.saturating_sub(room).unsigned_abs());
         let speed = (grows << 32).div_ceil(u128::from(wait.as_nanos().max(1)));
-        self.growth = Growth { room, most, speed: u64::try_from(speed).unwrap_or(u64::MAX) };
+        self.growth = Growth { room, most, full: wait, speed: u64::try_from(speed).unwrap_or(u64::MAX) };
         Ok(wait)
     }
 }
@@ -258,7 +263,7 @@ fn first_share<P: Pool>(pools: &[P], shares: &[Share], quantity: i64) -> Result<
     }
     let divided = u128::from(missing.saturating_sub(1).max(0).unsigned_abs());
     let mut first = Span::MAX;
-    for (pool, Growth { room, most, speed }) in growing() {
+    for (pool, Growth { room, most, speed, .. }) in growing() {
         let part = divided.saturating_mul(speed.into()).checked_div(speeds).unwrap_or(0);
         let part = i64::try_from(part).unwrap_or(i64::MAX).saturating_add(1);
         let wanted = room.saturating_add(part).min(most);

@@ -145,6 +145,16 @@ fn what_fits_is_taken_from_the_first_and_the_rest_from_the_next() {
 }
 
 #[test]
+fn a_window_with_until_has_its_room_at_the_end_of_the_wait() {
+    let end = at(S).ceil_to_millis().unwrap();
+    let instant = i64::try_from(end.as_nanos()).unwrap() / MS;
+    let limit = fixed::Limit::until(10, instant, Unit::Milliseconds).unwrap();
+    let until = Of(limit, Some(fixed::Counter { count: 10, end }));
+    let pools = [pool(FIRST, 8, until), pool(Spill, 8, fixed(10, 0, 2 * S))];
+    assert_eq!(run(&pools), (Later(end.since(at(0))), vec![None; 2]));
+}
+
+#[test]
 fn of_a_total_what_is_left_counts() {
     let run = |quantity, left, expires| {
         run(&[pool(FIRST, quantity, fixed(10, 3, S)), pool(Spill, quantity, total(90, left, expires))])

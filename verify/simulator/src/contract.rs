@@ -405,8 +405,11 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
             // A sliding window that was begun with another period is not that of the model.
             let is_foreign = match (&state, &part.limit, value) {
                 (State::Sliding { start, .. }, Limit::Sliding { period, .. }, _) => start % period != 0,
-                (State::Entries(_), _, Value::ZSet(set)) => {
-                    !set.order.iter().all(|(score, member)| is_entry(member, score.0))
+                // Nor a set that was a log and leases.
+                (_, _, Value::ZSet(set)) => {
+                    let mut are_entries = set.order.iter().map(|(score, member)| is_entry(member, score.0));
+                    let is_first = are_entries.next();
+                    are_entries.any(|is| Some(is) != is_first)
                 }
                 _ => false,
             };

@@ -963,13 +963,15 @@ impl Judge {
         let Limit::Lease { id, .. } = &waiter.call.parts[0].limit else { return };
         let now = i128::from(clock::module());
         let key = waiter.call.parts[0].key.as_bytes();
-        let is_held = with(|world| match world.keys.get(waiter.db, key).map(|entry| &entry.value) {
-            Some(Value::ZSet(set)) => set
+        // Leases of a key whose expiry was set by hand end no later than the key.
+        let holds = |entry: &Entry| match &entry.value {
+            Value::ZSet(set) if !entry.by_hand => set
                 .scores
                 .get(id.as_bytes())
                 .is_some_and(|end| end.0 as i128 * 1_000 > now + i128::from(MILLI)),
             _ => false,
-        });
+        };
+        let is_held = with(|world| world.keys.get(waiter.db, key).is_some_and(holds));
         let is_steady =
             with(|world| world.settings.tick == 0 && !world.settings.beside) && !self.is_set_within;
         if is_held

@@ -284,11 +284,12 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
             world.signalled.insert(db, &key, ());
         });
     }
-    // It looks up the key in the other database, too.
+    // It looks up the key in the other database, too, and signals it there.
     if let ("MOVE", [_, key, to]) = (name.as_str(), &words[..])
         && let Some(to) = commands::number(to)
     {
         expire(to as i32, key);
+        with(|world| world.signalled.insert(to as i32, key, ()));
     }
     let flushed = match name.as_str() {
         "FLUSHDB" => Some(db),
@@ -866,7 +867,8 @@ fn cron() {
 
 /// Lets time pass while the server works.
 fn pass(nanos: i64) {
-    let end = clock::monotonic() + nanos;
+    let start = clock::monotonic();
+    let end = start + nanos;
     let mut turns = 0;
     // A cron that runs ten times a second would take too long for days.
     with(|world| world.cron_every = (nanos / 64).max(100 * MILLI));
@@ -887,7 +889,11 @@ fn pass(nanos: i64) {
         turn();
         turns += 1;
         if turns > 200_000 {
-            return with(|world| world.violates("progress", "the loop turns and no time passes"));
+            // A client may look again every few milliseconds for days, of which these turns are enough.
+            if clock::monotonic() - start < turns * MILLI / 2 {
+                with(|world| world.violates("progress", "the loop turns and no time passes"));
+            }
+            return;
         }
     }
 }
