@@ -13,8 +13,10 @@ from redis_cell import (
     Admitted,
     Booked,
     Bucket,
+    Calendar,
     Fixed,
     Funnel,
+    Hold,
     Lease,
     Log,
     Rate,
@@ -55,7 +57,7 @@ async def test_saturate_takes_what_is_left(cell: Any) -> None:
     ]
     for index, (command, limit) in enumerate(limits):
         assert (await command(f"k{index}", limit, 2)).taken == 2
-        answer = await command(f"k{index}", limit, 9, saturate=True)
+        answer = await command(f"k{index}", limit, 2**63 - 1, saturate=True)
         assert (answer.limit, answer.remaining, answer.taken) == (5, 0, 3)
         answer = await command(f"k{index}", limit)
         assert isinstance(answer, Refused) and answer.retry_after > 0
@@ -75,12 +77,14 @@ async def test_fixed_windows(cell: Any) -> None:
     answer = await cell.fixed("until", Fixed(5, until=now + timedelta(days=3)))
     assert 3 * 86400 - 5 < answer.reset_after <= 3 * 86400 + 1
     offset = timedelta(hours=5, minutes=30)
+    lower: Any = "week"  # as the server accepts it
     longest = {
         Fixed.per_hour(5, utc_offset=offset): 1 / 24,
         Fixed.per_day(5, utc_offset=-offset): 1,
         Fixed.per_week(5, first_day=7, utc_offset=offset): 7,
         Fixed.per_month(5, first_day=15, utc_offset=offset): 31,
         Fixed.per_year(5): 366,
+        Fixed(5, per=Calendar(lower, first_day=3)): 7,
     }
     for index, (limit, days) in enumerate(longest.items()):
         answer = await cell.fixed(f"calendar{index}", limit, 2)
@@ -194,6 +198,11 @@ async def test_several(cell: Any) -> None:
     assert 295 < settled["{7}:busy"].reset_after <= 300
     settled = await cell.msettle(Release("{7}:busy", Lease(20, lease=300, holder="req-1")))
     assert settled["{7}:busy"].remaining == 20
+
+
+async def test_more_was_used_than_a_call_may_take(cell: Any) -> None:
+    late = Take("{m}:rate", Rate(1, per=3600), 2**63 - 1)
+    assert (await cell.settle(late, hold=Hold("{m}:holds", "a", 60)))["{m}:rate"].remaining == 1
 
 
 async def test_ago_protects_a_window_that_has_begun_since(cell: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -118,6 +119,45 @@ async def test_a_call_of_a_frozen_server_ends(
         if way == "sync":
             assert idle._sock.gettimeout() is None
         await close(client, way)
+
+
+def decorated(kind: Any) -> Any:
+    def connect(self: Any) -> Any:  # no coroutine function, and returns a coroutine of a client for asyncio
+        return kind.connect(self)
+
+    return type(kind.__name__, (kind,), {"connect": connect})
+
+
+@pytest.mark.parametrize("made", [decorated, functools.partial])
+async def test_connections_of_a_class_of_the_application(
+    server: servers.Server, flavor: tuple[str, str], connect: Any, made: Any
+) -> None:
+    library, way = flavor
+    cell = connect(server.port)
+    pool = (cell.cell if way == "sync" else cell).pool
+    pool.connection_class = made(pool.connection_class)
+    assert await cell.throttle(f"{made.__name__}-{library}-{way}", RATE)
+
+
+def test_an_attempt_after_a_long_pause_has_time(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    import redis
+    from redis.backoff import ConstantBackoff
+    from redis.retry import Retry
+
+    kind, timeouts = redis.Connection, list[Any]()
+
+    def connect(self: Any) -> Any:
+        timeouts.append(self.socket_connect_timeout)
+        if len(timeouts) == 1:
+            raise redis.ConnectionError
+        return real(self)
+
+    real: Any = kind._connect  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(kind, "_connect", connect)
+    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.5)
+    with redis.Redis(port=server.port, retry=Retry(ConstantBackoff(0.6), 3), socket_timeout=5) as client:
+        assert Cell(client).throttle("pause", RATE)
+    assert timeouts[1] == 1
 
 
 async def test_a_reply_that_comes_late_is_no_error(connect: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from limits import RateLimitItemPerHour
-from limits.errors import ConfigurationError
+from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
 
 import redis_cell.limits
@@ -590,6 +590,17 @@ async def test_more_calls_at_once_than_a_storage_has_connections(
         asynchronous = limits.aio.strategies.STRATEGIES["gcra"](storage)
         assert sum(await asyncio.gather(*(asynchronous.hit(item, "busy") for _ in range(200)))) == 8
         await close(storage.client, "asyncio")
+
+
+@pytest.mark.parametrize("start", ["", "async+"])
+async def test_a_limit_that_the_server_refuses_is_an_error_of_the_storage(start: str) -> None:
+    place = f"127.0.0.1:{servers.free_port()}"
+    storage: Any = storage_from_string(
+        f"{start}redis-cell://{place}", when_unavailable="fail_closed", wrap_exceptions=True
+    )
+    with pytest.raises(StorageError, match="at most 1000000"):
+        entry = storage.acquire_entry("k", 2_000_000, 3600)
+        assert await entry if start else entry
 
 
 async def acquired(start: str, uri: str, **options: str) -> list[bool]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
-from inspect import iscoroutinefunction
 from typing import Any
 
 _seconds: ContextVar[float | None] = ContextVar("_seconds", default=None)
@@ -39,7 +38,7 @@ def _connect_in_time(connection: Any, connect: Callable[[], None], seconds: floa
 
     def call_with_retry(do: Callable[[], Any], fail: Callable[..., Any], *more: Any, **options: Any) -> Any:
         def attempt() -> Any:
-            left = max(0.001, end - time.monotonic())
+            left = max(1.0, end - time.monotonic())  # the pause before may have taken all of the time
             set_timeouts(*(left if timeout is None else min(timeout, left) for timeout in timeouts))
             return do()
 
@@ -84,7 +83,7 @@ async def connect(connection: Any, seconds: float) -> None:
 
 
 @cache
-def _timed(kind: Any) -> Any:
+def _timed(kind: Any, blocking: bool) -> Any:
     """Returns a class of connections with a time to connect, which objects of their own class can be given."""
 
     def connect(self: Any) -> None:
@@ -101,15 +100,15 @@ def _timed(kind: Any) -> Any:
         else:
             await _in_time(self, partial(kind.connect, self), seconds)
 
-    own = async_connect if iscoroutinefunction(kind.connect) else connect
+    own = connect if blocking else async_connect
     return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, "connect": own, TIMED: True})
 
 
 @contextmanager
-def _connecting(pool: Any, seconds: float) -> Generator[None, None, None]:
+def _connecting(pool: Any, seconds: float, blocking: bool) -> Generator[None, None, None]:
     kind = pool.connection_class
-    if TIMED not in vars(kind):
-        timed = _timed(kind)
+    if isinstance(kind, type) and TIMED not in vars(kind):  # a pool may have a function in place of the class
+        timed = _timed(kind, blocking)
         for name in ("_available_connections", "_in_use_connections", "_connections"):
             for connection in list(getattr(pool, name, ())):
                 if type(connection) is kind:
@@ -131,11 +130,11 @@ def _get_connection(pool: Any) -> Any:
 
 def connection_of(pool: Any, seconds: float) -> Any:
     """Returns a connection of a pool. The wait for one that is free is the pool's, and is not in `seconds`."""
-    with _connecting(pool, seconds):
+    with _connecting(pool, seconds, blocking=True):
         return _get_connection(pool)
 
 
 async def async_connection_of(pool: Any, seconds: float) -> Any:
     """Like `connection_of`, for asyncio."""
-    with _connecting(pool, seconds):
+    with _connecting(pool, seconds, blocking=False):
         return await _get_connection(pool)

@@ -165,6 +165,9 @@ class Calendar:
     utc_offset: timedelta = timedelta(0)
     first_day: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", of_kind(self.unit, "unit", str).upper())  # as the server reads it
+
 
 _FIRST_DAYS = {"WEEK": 7, "MONTH": 31}
 

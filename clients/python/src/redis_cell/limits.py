@@ -117,7 +117,7 @@ class _Storage:
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        return redis.RedisError
+        return redis.RedisError, ValueError
 
     def key(self, key: str, kind: str = "") -> str:
         """Returns a key of the server. Each strategy has its own keys, because the states differ."""

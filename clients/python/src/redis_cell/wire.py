@@ -57,8 +57,6 @@ class Take:
             _positive(self.quantity)
         if self.quantity != 1 and isinstance(self.limit, Lease):
             raise ValueError("the quantity of a lease is 1")
-        if self.quantity > 1 and isinstance(self.limit, Rate) and self.quantity > self.limit.limit:
-            served(self.quantity, "quantity", self.limit.count, self.limit.per)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -261,13 +259,15 @@ def _positive(quantity: int) -> int:
     return whole(quantity, "quantity", 0, MOST)
 
 
-def _logged(chains: tuple[Pools, ...]) -> tuple[Take, ...]:
+def _checked(chains: tuple[Pools, ...]) -> tuple[Take, ...]:
     """Returns the limiters of a call. Raises the error that the server would return, so that the call fails even while
     the server is unavailable."""
     takes = takes_of(chains)
     for take in takes:
         if take.quantity > MOST_LOGGED and isinstance(take.limit, Log):
             raise ValueError(f"quantity must be at most {MOST_LOGGED} for a Log, not {take.quantity}")
+        if take.quantity > 1 and isinstance(take.limit, Rate) and take.quantity > take.limit.limit:
+            served(take.quantity, "quantity", take.limit.count, take.limit.per)
     return takes
 
 
@@ -275,7 +275,7 @@ def take(key: Key, limit: Counted, quantity: int, saturate: bool = False, looks:
     """Returns a call of the limiter's own command, or of a command that only reads the state."""
     own = Take(key, limit, quantity)
     if not saturate:
-        _logged((own,))
+        _checked((own,))
     arguments = (*limit.arguments(), quantity, *(("SATURATE",) if saturate else ()), *limit.options(), "US")
     taken = 0 if looks else quantity
     return Call(
@@ -609,7 +609,7 @@ def mtake(
     `once`, the call is repeated if its reply is lost, and takes the units once.
     """
     chains = (first, *others)
-    takes = _logged(chains)
+    takes = _checked(chains)
     arguments, keys = _call(chains, hold, once)
     return Call(
         "CL.MTAKE",
@@ -638,7 +638,7 @@ def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Togeth
     With `holds`, what has run out under this key counts as given back.
     """
     chains = (first, *others)
-    takes = _logged(chains)
+    takes = _checked(chains)
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
     words = _Words(chains)
@@ -724,7 +724,7 @@ def bmtake(
     reply is lost, for the rest of the timeout, and takes the units once.
     """
     chains = (of_kind(first, "the first limiter of bmtake", Take), *others)
-    takes = _logged(chains)
+    takes = _checked(chains)
     most = 0 if timeout is None else micros(timeout, "timeout", least=1)
     if maxlen is not None:
         whole(maxlen, "maxlen", 0, MOST)
