@@ -58,7 +58,7 @@ async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
         "search": {"tokens": 50, "dollars": Decimal("0.5")},
         "subagent/planner/search": {"tokens": 700, "dollars": Decimal("0.012346")},
         # A slash in the name of a tool is no child.
-        **dict.fromkeys(("subagent%2Fa%252F", "subagent/a%2F", "subagent/a%252F"), {"tokens": 0, "dollars": 0}),
+        **{key: {"tokens": 0, "dollars": 0} for key in ("subagent%2Fa%252F", "subagent/a%2F", "subagent/a%252F")},
     }
     assert await value(way, budget.used()) == rows
     assert (await value(way, child.used()))["planner/search"] == {**rows["subagent/planner/search"], "steps": 1}
