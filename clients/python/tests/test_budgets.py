@@ -40,20 +40,25 @@ async def value(way: Way, answer: Any) -> Any:
 
 async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
     budget = budget_of(way)
-    child = budget.child("subagent", tokens=4000, steps=3)
+    child = budget.child("subagent", tokens=4000, steps=5)
     deeper = child.child("planner", tokens=1000)
     async with way.block(deeper.step("search", tokens=800, dollars="0.10")) as step:
         assert await value(way, budget.left()) == {"tokens": 9200, "dollars": Decimal("2.9")}
-        assert await value(way, deeper.left()) == {"tokens": 200, "dollars": Decimal("2.9"), "steps": 2}
+        assert await value(way, deeper.left()) == {"tokens": 200, "dollars": Decimal("2.9"), "steps": 4}
         step.used(tokens=300, dollars="0.0123456")
         step.used(tokens=400)
     async with way.block(budget.step("search", tokens=100)) as step:
         step.used(tokens=50, dollars=Decimal("0.5"))
+    for asks, tool in ((budget, "subagent/a%2F"), (child, "a/"), (child, "a%2F")):
+        async with way.block(asks.step(tool, tokens=0)):
+            pass
     assert await value(way, budget.left()) == {"tokens": 9250, "dollars": Decimal("2.487654")}
     assert await value(way, child.left()) == {"tokens": 3300, "dollars": Decimal("2.487654"), "steps": 2}
     rows = {
         "search": {"tokens": 50, "dollars": Decimal("0.5")},
         "subagent/planner/search": {"tokens": 700, "dollars": Decimal("0.012346")},
+        # A slash in the name of a tool is no child.
+        **{key: {"tokens": 0, "dollars": 0} for key in ("subagent%2Fa%252F", "subagent/a%2F", "subagent/a%252F")},
     }
     assert await value(way, budget.used()) == rows
     assert (await value(way, child.used()))["planner/search"] == {**rows["subagent/planner/search"], "steps": 1}
@@ -169,7 +174,10 @@ def test_mistakes_are_named() -> None:
         ("the name of a run must not be empty, nor have any of {}", lambda: budget(name="run{4")),
         ("idle must be longer than period, not 60", lambda: budget(idle=60)),
         ("warn_at must be shares above 0 and at most 1, not 80", lambda: budget(warn_at=(80,))),
+        ("a share of warn_at must be float or int, not True", lambda: budget(warn_at=(True,))),
         ("tools must be several names, not 'search'", lambda: budget(tools="search")),
+        ("tools must be names of tools, or None", lambda: budget(tools=[])),
+        ("tools must be several names, not 0", lambda: budget(tools=0)),
         ("Budget needs a Cell or a Guard, not str", lambda: Budget("cell", "run:4", tokens=1)),  # type: ignore[arg-type]
         ("AsyncBudget needs an AsyncCell", lambda: AsyncBudget(cell, "run:4", tokens=1)),
         ("has no tool 'finds': its tools are search", lambda: budget(tools=["search"]).step("finds")),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,10 @@ async def test_a_misspelt_tool_is_an_error_when_the_server_starts(caplog: pytest
 
 def test_mistakes_are_named() -> None:
     rate, cell = Rate.per_minute(1), AsyncFakeCell()
+
+    def limits(**options: Any) -> RateLimits:
+        return RateLimits(cell, **{"rules": {"a": Rule(rate)}, **options})
+
     mistakes: list[tuple[str, Any]] = [
         ("per must be client, session, tool, server, not 'user'", lambda: Rule(rate, per="user")),  # type: ignore[arg-type]
         ("limit must be a limit, such as .*, or Places, not 5", lambda: Rule(5)),  # type: ignore[arg-type]
@@ -307,6 +312,8 @@ def test_mistakes_are_named() -> None:
         ("cost must be at least 0 and at most 1, not 2", lambda: Rule(rate, cost=2)),
         ("cost must be a whole number, not 2.5", lambda: Rule(rate, cost=2.5)),
         ("tools must be several names, not 5", lambda: Rule(rate, tools=5)),
+        ("each of tools must be text, not 1", lambda: Rule(rate, tools=[1])),
+        ("each of tools must be text, not None", lambda: Rule(rate, tools=[None])),
         ("places must be at least 1, not 0", lambda: Places(0)),
         ("unexpected keyword argument 'pre'", lambda: Rule(rate, pre="client")),  # type: ignore[call-arg]
         ("rules must have at least one rule", lambda: RateLimits(cell, {})),
@@ -315,10 +322,18 @@ def test_mistakes_are_named() -> None:
         ("units must be at least 0, not -1", lambda: report_cost(-1)),
         ("units must be a whole number, not 2.5", lambda: report_cost(2.5)),
         ("rules must be Mapping", lambda: RateLimits(cell, [Rule(rate)])),
-        ("client must be a function", lambda: RateLimits(cell, {"a": Rule(rate)}, client="ann")),
-        ("timeout must be seconds", lambda: RateLimits(cell, {"a": Rule(rate)}, timeout="5")),
+        ("the name of a rule must be text, not 1", lambda: limits(rules={1: Rule(rate)})),
+        ("the name of a rule must not be empty", lambda: limits(rules={"": Rule(rate)})),
+        ("client must be a function", lambda: limits(client="ann")),
+        ("client must be a function", lambda: limits(client=None)),
+        ("session must be a function", lambda: limits(session=1)),
+        ("timeout must be seconds", lambda: limits(timeout="5")),
+        ("timeout must be seconds", lambda: limits(timeout=True)),
+        ("server must be FastMCP, not 'x'", lambda: limits().add_to("x")),
         ("period must be at least", lambda: RateLimits(cell, {"a": Rule(Fixed(1, per=1), cost=1)}, period=0)),
     ]
+    for prefix in ("", None, 5, b"x", "a{b}c"):
+        mistakes.append((f"prefix must .*{prefix!r}", partial(limits, prefix=prefix)))
     for text, mistake in mistakes:
         with pytest.raises((TypeError, ValueError), match=text):
             mistake()

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from . import steps, wire
 from .accounts import AsyncBlock, Block, SyncBlock
 from .answers import Answer, Key, RateLimited, Refused, RefusedForever, Together
-from .limiters import Fixed, Lease, function, of_kind, whole
+from .limiters import Fixed, Lease, check_name, function, of_kind, whole
 from .steps import Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, check_runs
@@ -68,14 +68,6 @@ def _amounts(given: Mapping[Unit, Any], least: int) -> Amounts:
 
 def _shown(unit: Unit, amount: int) -> int | Decimal:
     return Decimal(amount) / MICRO if unit == "dollars" else amount
-
-
-def _check_name(name: object, what: str, forbidden: str) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"{what} must be text, not {name!r}")
-    if not name or any(letter in forbidden for letter in name):
-        raise ValueError(f"{what} must not be empty, nor have any of {forbidden}, but is {name!r}")
-    return name
 
 
 class BudgetExceeded(RateLimited):
@@ -157,10 +149,13 @@ class _Budget:
         on_warning: Callable[[BudgetWarning], None] = _log_warning,
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=isinstance(self, AsyncBudget))
-        _check_name(name, "the name of a run", "{}")
+        check_name(name, "the name of a run", "{}")
         if micros(idle, "idle", least=1) <= micros(period, "period", least=1):
             raise ValueError(f"idle must be longer than period, not {idle}")
-        given: list[tuple[str, object, str]] = [("warn_at", warn_at, "shares"), ("tools", tools or (), "names")]
+        given: list[tuple[str, object, str]] = [
+            ("warn_at", warn_at, "shares"),
+            ("tools", () if tools is None else tools, "names"),
+        ]
         for argument, several, what in given:
             if isinstance(several, str) or not isinstance(several, Collection):
                 raise TypeError(f"{argument} must be several {what}, not {several!r}")
@@ -168,7 +163,9 @@ class _Budget:
             if not 0 < of_kind(share, "a share of warn_at", float, int) <= 1:
                 raise ValueError(f"warn_at must be shares above 0 and at most 1, not {share}")
         function(on_warning, "on_warning")
-        named = None if tools is None else frozenset(_check_name(tool, "a tool", "") for tool in tools)
+        if tools is not None and not tools:
+            raise ValueError("tools must be names of tools, or None for any")
+        named = None if tools is None else frozenset(check_name(tool, "a tool") for tool in tools)
         run = _Run(cell, name, idle, period, tuple(warn_at), on_warning, named, set())
         self._begin(run, None, "", {"tokens": tokens, "dollars": dollars, "steps": steps})
 
@@ -187,7 +184,7 @@ class _Budget:
 
     def _child(self: B, name: str, given: Mapping[Unit, Any]) -> B:
         child = object.__new__(type(self))
-        child._begin(self.run, self, f"{self._path}/{_check_name(name, 'the name of a child', '{}:/')}", given)
+        child._begin(self.run, self, f"{self._path}/{check_name(name, 'the name of a child', '{}:/')}", given)
         return child
 
     def limit(self, unit: Unit) -> int | None:
@@ -220,6 +217,8 @@ class _Budget:
         return amounts
 
     def user(self, tool: str) -> str:
+        # The names of models have slashes, which are no children.
+        tool = tool.replace("%", "%25").replace("/", "%2F")
         return f"{self._path[1:]}/{tool}" if self._path else tool
 
     def rows(self, user: str, amounts: Mapping[Unit, int]) -> list[Take]:
@@ -264,7 +263,7 @@ class _Step(Block[Amounts], Generic[N]):
 
     def __init__(self, budget: N, tool: str, given: Mapping[Unit, Any], owner: str | bytes | None) -> None:
         run = budget.run
-        _check_name(tool, "a tool", "")
+        check_name(tool, "a tool")
         if run.tools is not None and tool not in run.tools:
             known = ", ".join(sorted(run.tools))
             raise ValueError(f"the budget {budget.name!r} has no tool {tool!r}: its tools are {known}")
@@ -385,7 +384,10 @@ class Budget(_Budget):
         return steps.run(self._left())
 
     def used(self) -> dict[str, Left]:
-        """Returns a row for each tool: what it has used. Those of a child begin with its name: `subagent/search`."""
+        """Returns a row for each tool: what it has used. Those of a child begin with its name: `subagent/search`.
+
+        In a tool's own name, `/` is `%2F` there, and `%` is `%25`.
+        """
         return steps.run(self._used())
 
 
@@ -414,5 +416,5 @@ class AsyncBudget(_Budget):
         return await steps.async_run(self._left())
 
     async def used(self) -> dict[str, Left]:
-        """Returns a row for each tool: what it has used. Those of a child begin with its name: `subagent/search`."""
+        """Returns a row for each tool, like `Budget.used`."""
         return await steps.async_run(self._used())

@@ -28,7 +28,7 @@ from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Counted, Lease, function, of_kind, whole
+from .limiters import Counted, Lease, check_name, function, of_kind, whole
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
@@ -88,6 +88,8 @@ class Rule:
             raise TypeError(f"tools must be several names, not {tools!r}")
         if self.tools is not None and not self.tools:
             raise ValueError("tools must be names of tools, or None for all")
+        for tool in self.tools or ():
+            check_name(tool, "each of tools")
         if self.cost is not None and isinstance(self.limit, Places):
             raise ValueError("cost is for a limit of units: Places count calls")
         if self.cost is not None:
@@ -174,12 +176,14 @@ class RateLimits(Middleware):
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=True)
         of_kind(rules, "rules", Mapping)
-        for name, given in (("client", client), ("session", session)):
-            if given is not None:
-                function(given, name)
+        function(client, "client")
+        if session is not None:
+            function(session, "session")
+        check_name(prefix, "prefix", "{}")
         if timeout is not None:
             micros(timeout, "timeout")
         for name, rule in rules.items():
+            check_name(name, "the name of a rule")
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"the rule {name!r} must be a Rule, not {rule!r}")
         if not rules:
@@ -196,7 +200,7 @@ class RateLimits(Middleware):
         If a rule names a tool that the server does not have when it starts, this is a ValueError, or a warning if other
         servers or providers may have it. For tools that are added later, use the server's `add_middleware` instead.
         """
-        server.add_middleware(self)
+        of_kind(server, "server", FastMCP).add_middleware(self)
         server.add_provider(_Check(lambda: self._check(server)))
 
         @server.resource("limits://mine", name="limits", mime_type="application/json")

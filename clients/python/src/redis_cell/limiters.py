@@ -46,10 +46,20 @@ def served(units: int, name: str, count: int, per: Seconds) -> None:
 
 def of_kind(value: T, name: str, *kinds: type) -> T:
     """Returns an argument. Raises TypeError that names it if it is of none of the kinds."""
-    if not isinstance(value, kinds):
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         *others, last = (kind.__name__ for kind in kinds)
         raise TypeError(f"{name} must be {', '.join(others)}{' or ' if others else ''}{last}, not {value!r}")
     return value
+
+
+def check_name(name: object, what: str, forbidden: str = "") -> str:
+    """Returns a name. Raises an error that says what it is if it is no text, is empty, or has a forbidden letter."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be text, not {name!r}")
+    if not name or any(letter in forbidden for letter in name):
+        letters = f", nor have any of {forbidden}" if forbidden else ""
+        raise ValueError(f"{what} must not be empty{letters}, but is {name!r}")
+    return name
 
 
 def function(value: T, name: str) -> T:

@@ -17,7 +17,7 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
     """Returns a time in microseconds, which must be at least `least`. Raises an error that names the argument."""
     if isinstance(time, timedelta):
         whole = time // timedelta(microseconds=1)
-    elif isinstance(time, int):
+    elif isinstance(time, int) and not isinstance(time, bool):
         whole = time * 1_000_000
     elif not isinstance(cast(object, time), float):
         raise TypeError(f"{name} must be seconds or a timedelta, not {time!r}")
