@@ -16,10 +16,9 @@ local function room_after(rows, first, final, after, quantity)
     now = now + after
     for k = first, final do
         local row = rows[k]
-        if not (after < row.full) then
-            row.room = row.top
-        elseif row.room < row.top then
-            -- A limit may be out of range by then: the call would be an error, and waits for nothing more.
+        if row.room < row.top then
+            -- UNTIL may have passed by then, or a period be out of range: the call would be an error, and waits for
+            -- nothing more.
             local is_answer, _, remaining = pcall(row.kind.take, row.limit, row.state, zero)
             row.room = is_answer and smaller(remaining, row.top) or row.top
         end
@@ -63,7 +62,7 @@ local function joined_wait(rows, first, final, quantity)
             top, wait = row.room, zero
         end
         wait = wait or zero
-        row.top, row.full, most, full = top, wait, smaller(most + top, quantity), larger(full, wait)
+        row.top, most, full = top, smaller(most + top, quantity), larger(full, wait)
         row.speed = (approximate(top) - approximate(row.room) + 1) / (approximate(wait) + 1)
     end
     if most < quantity then

@@ -74,8 +74,6 @@ struct Growth {
     room: i64,
     /// The most of a quantity that ever fits.
     most: i64,
-    /// The time until the most fits.
-    full: Span,
     /// Units per 2^32 nanoseconds until then, rounded up.
     speed: u64,
 }
@@ -83,7 +81,7 @@ struct Growth {
 impl Share {
     /// What a limiter answers to its whole quantity, before anything is decided.
     pub const fn of(answer: Answer) -> Self {
-        Self { answer, taken: None, growth: Growth { room: 0, most: 0, full: Span::ZERO, speed: 0 } }
+        Self { answer, taken: None, growth: Growth { room: 0, most: 0, speed: 0 } }
     }
 }
 
@@ -217,11 +215,9 @@ fn wait_for<P: Pool>(pools: &[P], shares: &mut [Share], quantity: i64) -> Result
 fn look<P: Pool>(pools: &[P], shares: &mut [Share], after: Span, quantity: i64) -> i64 {
     let mut sum = 0_i64;
     for (pool, Share { growth, .. }) in pools.iter().zip(shares) {
-        if after >= growth.full {
-            // Without asking: from the end of a window on, its UNTIL has passed, which is an error.
-            growth.room = growth.most;
-        } else if growth.room < growth.most {
-            // A limit may be out of range by then: the call would be an error, and waits for nothing more.
+        if growth.room < growth.most {
+            // UNTIL may have passed by then, or a period be out of range: the call would be an error, and waits
+            // for nothing more.
             growth.room =
                 pool.peek(after, quantity).map_or(growth.most, |answer| room(&answer).min(growth.most));
         }
@@ -245,7 +241,7 @@ impl Share {
         };
         let grows = u128::from(most.saturating_sub(room).unsigned_abs());
         let speed = (grows << 32).div_ceil(u128::from(wait.as_nanos().max(1)));
-        self.growth = Growth { room, most, full: wait, speed: u64::try_from(speed).unwrap_or(u64::MAX) };
+        self.growth = Growth { room, most, speed: u64::try_from(speed).unwrap_or(u64::MAX) };
         Ok(wait)
     }
 }
@@ -265,7 +261,7 @@ fn first_share<P: Pool>(pools: &[P], shares: &[Share], quantity: i64) -> Result<
     }
     let divided = u128::from(missing.saturating_sub(1).max(0).unsigned_abs());
     let mut first = Span::MAX;
-    for (pool, Growth { room, most, speed, .. }) in growing() {
+    for (pool, Growth { room, most, speed }) in growing() {
         let part = divided.saturating_mul(speed.into()).checked_div(speeds).unwrap_or(0);
         let part = i64::try_from(part).unwrap_or(i64::MAX).saturating_add(1);
         let wanted = room.saturating_add(part).min(most);
