@@ -2,7 +2,7 @@
 
 #[cfg(feature = "aio")]
 use crate::Refusals;
-use crate::once::{Attempts, MARGIN};
+use crate::once::Attempts;
 use crate::unavailable::Outage;
 use crate::{CellConnection, DecidedBy, Limit, Once, Quantity, WhenUnavailable, call, local};
 use redis::{
@@ -205,7 +205,7 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
     /// Sends a command, and repeats it if it may be, unless the server is known to be unavailable.
     pub(crate) fn call<T: FromRedisValue>(&self, cmd: &Cmd, once: Option<&Once>) -> RedisResult<T> {
         self.outage.asks()?;
-        let mut attempts = Attempts::new(once, Some(Duration::ZERO), MARGIN);
+        let mut attempts = Attempts::new(once);
         loop {
             match self.outage.learn(self.ask(cmd)) {
                 Err(error) => std::thread::sleep(attempts.pause(&error).ok_or(error)?),

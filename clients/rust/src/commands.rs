@@ -45,7 +45,7 @@ macro_rules! commands {
             where
                 Self: Sized,
             {
-                let mut attempts = Attempts::new(limiters.is_once(), Some(Duration::ZERO), MARGIN);
+                let mut attempts = Attempts::new(limiters.is_once());
                 let answer = repeat(self, &mut attempts, |_| call::mtake(limiters.clone()))?;
                 Ok(Taken::new(answer, &limiters, attempts.begin()))
             }
@@ -77,7 +77,7 @@ macro_rules! commands {
             where
                 Self: Sized,
             {
-                let mut attempts = Attempts::new(limiters.is_once(), wait.longest(), MARGIN);
+                let mut attempts = Attempts::waiting(limiters.is_once(), wait.longest(), MARGIN);
                 let again = |passed| limiters.clone().waiting(&wait, passed);
                 let answer: Option<_> = repeat(self, &mut attempts, again)?;
                 Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts)))
@@ -89,7 +89,7 @@ macro_rules! commands {
             where
                 Self: Sized,
             {
-                let mut attempts = Attempts::new(limiters.is_once(), Some(Duration::ZERO), MARGIN);
+                let mut attempts = Attempts::new(limiters.is_once());
                 repeat(self, &mut attempts, |_| call::msettle(limiters.clone()))
             }
         }
@@ -128,7 +128,7 @@ macro_rules! commands {
                 Self: Sized + Send,
             {
                 async move {
-                    let mut attempts = Attempts::new(limiters.is_once(), Some(Duration::ZERO), MARGIN);
+                    let mut attempts = Attempts::new(limiters.is_once());
                     let answer = repeat_async(self, &mut attempts, |_| call::mtake(limiters.clone())).await?;
                     Ok(Taken::new(answer, &limiters, attempts.begin()))
                 }
@@ -145,7 +145,7 @@ macro_rules! commands {
                 Self: Sized + Send,
             {
                 async move {
-                    let mut attempts = Attempts::new(limiters.is_once(), wait.longest(), MARGIN);
+                    let mut attempts = Attempts::waiting(limiters.is_once(), wait.longest(), MARGIN);
                     let again = |passed| limiters.clone().waiting(&wait, passed);
                     let answer: Option<_> = repeat_async(self, &mut attempts, again).await?;
                     Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts)))
@@ -162,7 +162,7 @@ macro_rules! commands {
                 Self: Sized + Send,
             {
                 async move {
-                    let mut attempts = Attempts::new(limiters.is_once(), Some(Duration::ZERO), MARGIN);
+                    let mut attempts = Attempts::new(limiters.is_once());
                     repeat_async(self, &mut attempts, |_| call::msettle(limiters.clone())).await
                 }
             }

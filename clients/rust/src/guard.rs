@@ -1,6 +1,6 @@
 //! The guard, which also decides while the server is unavailable.
 
-use crate::once::{Attempts, MARGIN};
+use crate::once::Attempts;
 use crate::unavailable::Outage;
 use crate::{DecidedBy, Limit, Merged, Once, Quantity, Refusals, WhenUnavailable, call, local};
 use redis::aio::ConnectionLike;
@@ -134,7 +134,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
     /// Sends a command, and repeats it if it may be, unless the server is known to be unavailable.
     pub(crate) async fn call<T: FromRedisValue>(&self, cmd: &Cmd, once: Option<&Once>) -> RedisResult<T> {
         self.outage.asks()?;
-        let mut attempts = Attempts::new(once, Some(Duration::ZERO), MARGIN);
+        let mut attempts = Attempts::new(once);
         loop {
             match self.outage.learn(ask(&self.connection, self.timeout, cmd).await) {
                 Err(error) => tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await,

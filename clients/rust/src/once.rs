@@ -80,9 +80,14 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
+    /// Starts the attempts at a call that does not wait.
+    pub fn new(once: Option<&Once>) -> Self {
+        Self::waiting(once, Some(Duration::ZERO), MARGIN)
+    }
+
     /// Starts the attempts at a call that waits in the server for up to `wait`, or forever, and the reply to
     /// which may arrive within the margin after that.
-    pub fn new(once: Option<&Once>, wait: Option<Duration>, margin: Duration) -> Self {
+    pub fn waiting(once: Option<&Once>, wait: Option<Duration>, margin: Duration) -> Self {
         let (last, left, pause) = once.map_or((Duration::ZERO, 1, Duration::ZERO), |once| {
             (once.period.checked_div(2).unwrap_or_default(), once.tries, once.pause)
         });
@@ -162,7 +167,7 @@ mod tests {
             (Some(Duration::ZERO), Duration::from_secs(60), 5),
             (None, Duration::ZERO, 5),
         ] {
-            let mut made = Attempts::new(Some(&once), wait, margin);
+            let mut made = Attempts::waiting(Some(&once), wait, margin);
             assert_eq!(std::iter::from_fn(|| made.pause(&lost)).count() + 1, attempts, "{wait:?} {margin:?}");
         }
     }

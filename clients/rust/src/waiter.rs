@@ -274,7 +274,7 @@ impl Waiter {
     /// # Panics
     /// Panics outside a tokio runtime with a timer.
     pub async fn take(&self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>> {
-        let mut attempts = Attempts::new(limiters.is_once(), wait.longest(), self.margin);
+        let mut attempts = Attempts::waiting(limiters.is_once(), wait.longest(), self.margin);
         loop {
             let passed = attempts.begin().elapsed();
             let answer = self.attempt(&limiters, &wait, passed);
