@@ -22,6 +22,14 @@ fn counts(client: &mut Client) -> [String; 3] {
     ["holds_run_out", "holds_settled", "holds_unknown"].map(|name| fields[name].clone())
 }
 
+/// Lets owners take, each by a call that ends with its number.
+fn each_takes(client: &mut Client, owners: std::ops::Range<usize>, take: &str) {
+    let calls: Vec<String> = owners.map(|owner| format!("CL.MTAKE {take} {owner}")).collect();
+    for chunk in calls.chunks(5_000) {
+        client.pipeline(&chunk.iter().collect::<Vec<_>>());
+    }
+}
+
 fn first(client: &mut Client, command: &str) -> Vec<i64> {
     rows(client, command).swap_remove(0)
 }
@@ -357,9 +365,7 @@ fn a_record_has_sixteen_parts() {
 fn at_most_a_thousand_parts_run_out_in_a_call() {
     let server = Server::start();
     let mut client = server.connect();
-    let calls: Vec<String> =
-        (0..2_500).map(|owner| format!("CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3000 {owner}")).collect();
-    client.pipeline(&calls.iter().collect::<Vec<_>>());
+    each_takes(&mut client, 0..2_500, "q FIXED 10000 3600000 1 MS HOLD h 3000");
     assert_eq!(client.int("GET q"), 2_500);
     rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3600000 alive");
     std::thread::sleep(std::time::Duration::from_millis(3_050));
@@ -379,26 +385,20 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
     let quota = "q FIXED 10000 86400000";
     for before in ["", "r THROTTLE 9 1 60 1 ", "r THROTTLE 9 1 60 1 p FIXED 1 60 10000 ELSE "] {
         client.call("FLUSHALL");
-        let calls: Vec<String> =
-            (0..2_500).map(|owner| format!("CL.MTAKE {quota} 1 MS HOLD h 3000 {owner}")).collect();
-        client.pipeline(&calls.iter().collect::<Vec<_>>());
+        each_takes(&mut client, 0..2_500, &format!("{quota} 1 MS HOLD h 3000"));
         let call = format!("CL.BMTAKE {before}{quota} 10000 MS HOLD h 86400000 me");
         assert!(Waiter::ask(&server, &call).answer().starts_with("0 "), "{before}");
         assert_eq!(client.int("GET q"), 10_000);
     }
     // What one limiter needs lets the other one wait.
     client.call("FLUSHALL");
-    let calls: Vec<String> =
-        (0..1_500).map(|owner| format!("CL.MTAKE {quota} 1 MS HOLD h 3000 {owner}")).collect();
-    client.pipeline(&calls.iter().collect::<Vec<_>>());
+    each_takes(&mut client, 0..1_500, &format!("{quota} 1 MS HOLD h 3000"));
     rows(&mut client, "CL.MTAKE p FIXED 1 86400000 1 MS HOLD h 3000 other");
     let call = format!("CL.BMTAKE {quota} 1 p FIXED 1 86400000 1 MS HOLD h 86400000 me");
     assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
     // What was held of a rate comes back to no window that has its key now, but is carried out.
     client.call("FLUSHALL");
-    let calls: Vec<String> =
-        (0..1_500).map(|owner| format!("CL.MTAKE q THROTTLE 9999 1 60 1 HOLD h 1 {owner}")).collect();
-    client.pipeline(&calls.iter().collect::<Vec<_>>());
+    each_takes(&mut client, 0..1_500, "q THROTTLE 9999 1 60 1 HOLD h 1");
     rows(&mut client, "CL.MTAKE other FIXED 1 86400 1 HOLD h 86400 other");
     client.call("DEL q");
     rows(&mut client, "CL.MTAKE q FIXED 1 86400 1");
@@ -410,17 +410,7 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
 fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     let server = Server::start();
     let mut client = server.connect();
-    let mut take = |from: usize, to: usize| {
-        let calls: Vec<String> = (from..to)
-            .map(|owner| {
-                format!("CL.MTAKE q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 7200 {owner}")
-            })
-            .collect();
-        for chunk in calls.chunks(5_000) {
-            client.pipeline(&chunk.iter().collect::<Vec<_>>());
-        }
-    };
-    take(0, 49_998);
+    each_takes(&mut client, 0..49_998, "q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 7200");
     let [one, same_hash] = SAME_HASH;
     let day = "FIXED 1000000 86400";
     rows(&mut client, &format!("CL.MTAKE q {day} 1 p {day} 1 HOLD h 7200 {one}"));
