@@ -126,7 +126,9 @@ fn follow(number: u64, steps: u32) -> usize {
                     let shown = shown.trim_start(); // which may be empty
                     let id = id.parse().expect("a number");
                     let (client, replies) = clients.get_mut(&id).expect("a client");
-                    let came = replies.pop_front().unwrap_or_else(|| Some(reply(&mut client.socket)?.0));
+                    let came = replies.pop_front().unwrap_or_else(|| {
+                        Some(reply(&mut client.socket).unwrap_or_else(|| panic!("no reply, {}", at())).0)
+                    });
                     let came = came.unwrap_or_else(|| shown.to_owned());
                     // The texts of errors are compared by their codes.
                     let code = |text: &str| text.split(' ').take(2).collect::<Vec<_>>().join(" ");
