@@ -216,8 +216,8 @@ fn look<P: Pool>(pools: &[P], shares: &mut [Share], after: Span, quantity: i64) 
     let mut sum = 0_i64;
     for (pool, Share { growth, .. }) in pools.iter().zip(shares) {
         if growth.room < growth.most {
-            // UNTIL may have passed by then, or a period be out of range: the call would be an error, and waits
-            // for nothing more.
+            // UNTIL may have passed by then, or a period be out of range: the call would be an error, and
+            // waits for nothing more.
             growth.room =
                 pool.peek(after, quantity).map_or(growth.most, |answer| room(&answer).min(growth.most));
         }
