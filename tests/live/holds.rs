@@ -430,6 +430,7 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     }
     let call = format!("q {day} 1 HOLD h 7200");
     let before = ["q", "h"].map(|key| client.snapshot(key));
+    let mut waiting = 0;
     for command in ["CL.MTAKE", "CL.MPEEK"] {
         let refused = rows(&mut client, &format!("{command} {call} new"));
         assert_eq!(refused[0][..3], [1, 1_000_000, 950_001]);
@@ -440,6 +441,22 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
         assert!((86_200..=86_400).contains(&wait), "{wait}");
     }
     assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
+    // CL.BMTAKE waits where it may, also behind others, and is not admitted at its turn before there is room.
+    let in_script = ["EVAL", "return redis.call(unpack(ARGV))", "0"].into_iter();
+    let in_script: Vec<&str> =
+        in_script.chain("CL.BMTAKE q FIXED 1000000 86400 1 HOLD h 7200 new".split(' ')).collect();
+    assert_eq!(client.call(&in_script), redis::Value::Nil);
+    assert_eq!(first(&mut client, &format!("CL.BMTAKE q {day} 1 MAXLEN 0 HOLD h 7200 new"))[0], 1);
+    assert_eq!(client.call(&format!("CL.BMTAKE q {day} 1 TIMEOUT 0.1 HOLD h 7200 new")), redis::Value::Nil);
+    let chain = format!("CL.BMTAKE other {day} 1 q {day} 1 ELSE p {day} 1 HOLD h 7200 chained FLOW c");
+    let mut waits =
+        [format!("CL.BMTAKE {call} waits"), format!("CL.BMTAKE {call} behind"), chain].map(|call| {
+            let waiter = Waiter::ask(&server, &call);
+            waiting += 1;
+            wait_for_blocked(&mut client, waiting);
+            waiter
+        });
+    assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
     // An owner that is there may pass it.
     for (owner, parts) in [(one, 100_001), (same_hash, 100_002)] {
         assert_eq!(first(&mut client, &format!("CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 {owner}"))[0], 0);
@@ -448,11 +465,22 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     // Nothing is to be held: admitted.
     assert_eq!(first(&mut client, &format!("CL.MTAKE q {day} 0 HOLD h 7200 new"))[0], 0);
     assert_eq!(first(&mut client, &format!("CL.MTAKE q {day} 1 HOLD h"))[0], 0);
-    // Settlements that remove three parts make room for one.
+    // Settlements that remove three parts make room for one. First served are the clients that wait.
+    for waiter in &mut waits {
+        assert!(waiter.is_waiting());
+    }
     rows(&mut client, &format!("CL.MSETTLE q {day} 1 p {day} 1 HOLD h 1"));
     rows(&mut client, &format!("CL.MSETTLE q {day} 1 HOLD h 2"));
-    assert_eq!(first(&mut client, &format!("CL.MTAKE {call} new"))[0], 0);
+    wait_for_blocked(&mut client, 2);
+    assert!(waits[0].answer().starts_with("0 "));
     assert_eq!(first(&mut client, &format!("CL.MTAKE {call} newer"))[0], 1);
+    for owner in [3, 4] {
+        rows(&mut client, &format!("CL.MSETTLE q {day} 1 p {day} 1 HOLD h {owner}"));
+    }
+    for waiter in &mut waits[1..] {
+        let answer = waiter.answer();
+        assert!(answer.starts_with("0 "), "{answer}");
+    }
 }
 
 #[test]
