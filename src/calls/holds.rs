@@ -122,7 +122,8 @@ impl<'c> Hold<'c> {
                 match owner.named(name).filter(|_| !limiter.releases()) {
                     Some(part) if part.has_ended(now) => {
                         of.ended.push(part);
-                        left = left.saturating_sub(1);
+                        // A refusal removes no parts of rates, and would find them again and again.
+                        left = left.saturating_sub(usize::from(matches!(limiter, Limiter::Fixed(_))));
                         owner.remove_ended(name, now);
                     }
                     own => of.own = own,

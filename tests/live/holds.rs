@@ -396,6 +396,13 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
     rows(&mut client, "CL.MTAKE p FIXED 1 86400000 1 MS HOLD h 3000 other");
     let call = format!("CL.BMTAKE {quota} 1 p FIXED 1 86400000 1 MS HOLD h 86400000 me");
     assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
+    // What its owner has held of rates is not among those thousand parts.
+    client.call("FLUSHALL");
+    let rates: String = (0..1_100).map(|n| format!(" r{n} THROTTLE 9 1 3600000 1")).collect();
+    rows(&mut client, &format!("CL.MTAKE{rates} MS HOLD h 400 me"));
+    rows(&mut client, &format!("CL.MTAKE {quota} 10000 MS HOLD h 400 dead"));
+    let call = format!("CL.BMTAKE {quota} 10000{rates} MS HOLD h 86400000 me");
+    assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
     // What was held of a rate comes back to no window that has its key now, but is carried out.
     client.call("FLUSHALL");
     each_takes(&mut client, 0..1_500, "q THROTTLE 9999 1 60 1 HOLD h 1");
