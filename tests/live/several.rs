@@ -241,6 +241,11 @@ pub fn own_all_slots(client: &mut Client) {
         let slots: Vec<String> = (from..from + 4096).map(|slot| slot.to_string()).collect();
         client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
     }
+    wait_for_cluster(client);
+}
+
+/// Waits until the cluster of the node serves all slots.
+pub fn wait_for_cluster(client: &mut Client) {
     wait_until("the cluster to be up", || match client.text("CLUSTER INFO") {
         info if info.contains("cluster_state:ok") => Ok(()),
         info => Err(info),

@@ -561,5 +561,20 @@ fn a_cluster_serves_its_waiters() {
     let answer = waiter.answer();
     let errors = ["TRYAGAIN ", "CLUSTERDOWN ", "UNBLOCKED "];
     assert!(errors.iter().any(|error| answer.starts_with(error)), "{answer}");
+    // Whatever the turn: in both queues of a key, an hour before it. A slot that comes back, with its keys, is
+    // served.
+    drop(waiters);
+    wait_for_blocked(&mut client, 0);
+    client.call(&format!("CLUSTER ADDSLOTS {slot}"));
+    crate::several::wait_for_cluster(&mut client);
+    client.call("CL.THROTTLE {j}k 0 1 3600");
+    let hourly = ["CL.BTHROTTLE {j}k 0 1 3600 1 0", "CL.BMTAKE {j}k THROTTLE 0 1 3600 1"];
+    let mut waiters = hourly.map(|call| Waiter::ask(&server, call));
+    wait_for_blocked(&mut client, 2);
+    client.call(&format!("CLUSTER DELSLOTS {slot}"));
+    for waiter in &mut waiters {
+        let answer = waiter.answer();
+        assert!(errors.iter().any(|error| answer.starts_with(error)), "{answer}");
+    }
     server.assert_alive("a slot that leaves");
 }
