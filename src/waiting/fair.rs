@@ -16,7 +16,9 @@ use crate::error::Error;
 use crate::ffi::{self, Call, Handles, Rejection};
 use crate::outcome::Outcome;
 
-/// The shortest wait until a client is checked again: no timer is more exact.
+/// The shortest wait until a client is checked again: no timer is more exact. A client is checked as often as
+/// that if its limiter may be replenished so soon and others take from it meanwhile, as from a total that is
+/// forgotten after a millisecond (`TOTAL IDLE 1 MS`). The budget of the [timer](super::timer) covers all checks.
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
 /// What to do next for a line. The client has not left it yet.
