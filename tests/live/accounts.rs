@@ -1,7 +1,7 @@
 //! Totals: counts without end, and what they keep of the expiry of their keys. Chains: pools in order,
 //! joined by `ELSE` and `SPILL`.
 
-use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, wait_until};
+use crate::common::{BINARY, Client, Server, wait_until};
 use crate::several::rows;
 
 /// The time until the key expires in milliseconds, or -1.
@@ -78,39 +78,6 @@ fn every_take_renews_the_idle_time() {
         [0, ..] => Ok(()),
         ref refused => Err(format!("{refused:?}")),
     });
-}
-
-#[test]
-fn the_effects_of_a_total_are_exact() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    let effects = |commands: &[String]| -> Vec<Effect> {
-        commands.iter().map(|command| Effect { db: 0, command: command.clone() }).collect()
-    };
-    let set = |key: &str, count: i64, expiry: i64| {
-        if BINARY.at_least(6, 2, 8) {
-            vec![format!("SET {key} {count} PXAT {expiry}")]
-        } else {
-            vec![format!("SET {key} {count}"), format!("PEXPIREAT {key} {expiry}")]
-        }
-    };
-    let mut effect = |commands: &[String]| {
-        assert_eq!(stream.effects(&server), Effect::alone(0, effects(commands)));
-    };
-    client.call("CL.FIXED k 10 TOTAL 4");
-    effect(&["SET k 4".to_owned()]);
-    client.call("CL.FIXED k 10 TOTAL 7");
-    client.call("CL.FIXED i 10 TOTAL IDLE 100 1");
-    let expiry = client.expiry_ms("i");
-    effect(&set("i", 1, expiry));
-    client.call("CL.MSETTLE i FIXED 10 TOTAL IDLE 100 -1");
-    effect(&["DEL i".to_owned()]);
-    client.call("EXPIRE k 100");
-    let expiry = client.expiry_ms("k");
-    assert_eq!(stream.effects(&server).len(), 1, "the server's own command");
-    client.call("CL.FIXED k 10 TOTAL 1");
-    assert_eq!(stream.effects(&server), Effect::alone(0, effects(&set("k", 5, expiry))));
 }
 
 #[test]
@@ -219,24 +186,6 @@ fn units_come_from_what_is_included_then_bought_then_paid() {
     // Never: more than the limit and what is left of the total.
     assert_eq!(take(14_801, 144)[0], [1, 15000, 4800, -1, -1, 0]);
     assert_eq!(take(15_001, 57)[0][3], -1);
-}
-
-#[test]
-fn the_effects_of_a_chain_are_one_transaction() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
-    let effects = ["SET a 5", "SET b 2"].map(|command| Effect { db: 0, command: command.to_owned() });
-    assert_eq!(stream.effects(&server), Effect::transaction(0, effects.to_vec()));
-    client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
-    assert_eq!(
-        stream.effects(&server),
-        Effect::alone(0, vec![Effect { db: 0, command: "SET c 1".to_owned() }])
-    );
-    client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 1 TOTAL 1");
-    client.call("CL.MPEEK a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
-    assert_eq!(stream.effects(&server), []);
 }
 
 #[test]

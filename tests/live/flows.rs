@@ -472,31 +472,21 @@ fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
     }
 }
 
-/// The clients of other flows are before it only in part, and that is for the queue to say.
+/// Nobody who waits for the first limiter, because clients of other flows are before it only in part, and nobody
+/// who waits for another one, because they may leave.
 #[test]
-fn a_timeout_does_not_count_who_waits_for_the_first_limiter() {
+fn a_timeout_does_not_count_who_waits() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 1000");
-    let call = "CL.BMTAKE k THROTTLE 0 1 1000 1";
-    let _others: Vec<Waiter> =
-        (1..=5).map(|count| wait_with(&server, &mut client, &format!("{call} FLOW a"), count)).collect();
-    let _one = wait_with(&server, &mut client, &format!("{call} FLOW b TIMEOUT 3000"), 6);
-}
-
-/// Nor who waits for another of its limiters: they may leave.
-#[test]
-fn a_timeout_does_not_count_who_waits_for_another_limiter() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE k 0 1 1000");
-    let others: Vec<Waiter> = (1..=5)
-        .map(|count| wait_with(&server, &mut client, "CL.BMTAKE k THROTTLE 0 1 1000 1", count))
-        .collect();
+    let call = "CL.BMTAKE k THROTTLE 0 1 1000 1 FLOW";
+    let others: Vec<Waiter> =
+        (1..=5).map(|count| wait_with(&server, &mut client, &format!("{call} a"), count)).collect();
+    let one = wait_with(&server, &mut client, &format!("{call} b TIMEOUT 3000"), 6);
     let call = "CL.BMTAKE free LOG 9 60 1 k THROTTLE 0 1 1000 1 TIMEOUT";
-    let mut waiter = wait_with(&server, &mut client, &format!("{call} 3000"), 6);
+    let mut waiter = wait_with(&server, &mut client, &format!("{call} 3000"), 7);
     assert_eq!(client.call(&format!("{call} 900")), Value::Nil, "the limiter itself is too late");
-    drop(others);
+    drop((others, one));
     wait_for_blocked(&mut client, 1);
     client.call("DEL k");
     assert!(waiter.answer().starts_with("0 "));

@@ -42,29 +42,11 @@ fn strings_of_another_meaning_are_refused() {
     let server = Server::start();
     let mut client = server.connect();
     let now = wall_ns();
-    let values: Vec<(String, bool)> = [
-        ("foo", false),
-        ("-5", false),
-        ("1.5", false),
-        ("42", false),
-        ("0", false),
-        ("9223372036854775807", false),
-        ("9223372036854775808", false),
-        ("12345678901234567890123", false),
-        ("1e18", false),
-        ("0x1fff", false),
-        ("foo", true),
-        ("42", true),
-        ("0", true),
-        ("-5", true),
-        ("1.5", true),
-        ("12345678901234567890123", true),
-    ]
-    .map(|(value, expires)| (value.to_owned(), expires))
-    .into_iter()
-    .chain([
-        (String::new(), false),
-        (String::new(), true),
+    let either = "foo -5 1.5 42 0 12345678901234567890123".split(' ').chain([""]);
+    let lasting = "9223372036854775807 9223372036854775808 1e18 0x1fff".split(' ');
+    let values = either.flat_map(|value| [(value, false), (value, true)]);
+    let values = values.chain(lasting.map(|value| (value, false)));
+    let values = values.map(|(value, expires)| (value.to_owned(), expires)).chain([
         (format!("-{now}"), true),
         (format!("+{now}"), true),
         (format!(" {now}"), true),
@@ -74,8 +56,7 @@ fn strings_of_another_meaning_are_refused() {
         (format!("00{now}"), true),
         ("9".repeat(1 << 20), true),
         ("\0".repeat(19), true),
-    ])
-    .collect();
+    ]);
     for (value, expires) in values {
         client.call(&["SET", "k", &value]);
         if expires {

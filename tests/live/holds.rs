@@ -125,37 +125,6 @@ fn first_words(effects: &[Effect]) -> Vec<&str> {
 }
 
 #[test]
-fn an_owner_adds_to_its_hold_renews_it_and_what_has_run_out_stays_so() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let hour = "FIXED 10 3600000";
-    rows(&mut client, &format!("CL.MTAKE q {hour} 4 MS HOLD h {SHORT} me"));
-    let_run_out();
-    // The four come back, two are taken again. A busy machine may be late for a renewal, by most of a second.
-    assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 2 MS HOLD h 1500 me"))[2], 8);
-    for _ in 0..3 {
-        std::thread::sleep(std::time::Duration::from_millis(600));
-        assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 1500 me"))[..3], [0, 10, 8]);
-    }
-    // Whatever the limiters say: the limit has been lowered.
-    let renew = "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 me ONCE o 3600000";
-    let renewed = rows(&mut client, renew);
-    assert_eq!((renewed[0][0], renewed[1][0]), (0, 1));
-    assert_eq!(rows(&mut client, renew)[0], renewed[0], "as it was stored");
-    let_run_out();
-    assert_eq!(client.int("GET q"), 2);
-    assert_eq!(ends(&mut client, "h").len(), 1);
-    // An owner that holds nothing then holds nothing, and is refused as ever.
-    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 you")[0], 1);
-    assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 3600000 you"))[0], 0);
-    assert_eq!(ends(&mut client, "h").len(), 1);
-    // A place that is not free refuses the renewal.
-    rows(&mut client, "CL.MTAKE p LEASE 1 60000 other MS");
-    let refused = rows(&mut client, &format!("CL.MTAKE q {hour} 0 p LEASE 1 60000 me MS HOLD h 3600000 me"));
-    assert_eq!(refused[0][0], 1);
-}
-
-#[test]
 fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
     let server = Server::start();
     let mut client = server.connect();
@@ -790,86 +759,6 @@ fn any_bytes_are_names() {
 /// The sixth integers of the rows: what was taken, or what each key bears.
 fn shares(reply: &[Vec<i64>]) -> Vec<i64> {
     reply[1..].iter().map(|row| row[5]).collect()
-}
-
-#[test]
-fn along_spill_what_was_not_used_goes_back_to_the_last_first() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = |used: i64| {
-        format!("a FIXED 10 3600 {used} SPILL b FIXED 10 TOTAL {used} SPILL c FIXED 10 TOTAL {used}")
-    };
-    let counts = |client: &mut Client| {
-        ["a", "b", "c"].map(|key| client.get::<Option<i64>, _>(&format!("GET {key}")).unwrap_or(0))
-    };
-    let held = [4, 10, 4];
-    for (used, bears) in [
-        (18, held),
-        (17, [4, 10, 3]),
-        (14, [4, 10, 0]),
-        (9, [4, 5, 0]),
-        (3, [3, 0, 0]),
-        (0, [0, 0, 0]),
-        // Six of a and six of c are free. The last goes into debt.
-        (20, [6, 10, 4]),
-        (24, [10, 10, 4]),
-        (25, [10, 10, 5]),
-        (40, [10, 10, 20]),
-    ] {
-        client.call("FLUSHALL");
-        let taken = rows(
-            &mut client,
-            "CL.MTAKE a FIXED 4 3600 18 SPILL b FIXED 10 TOTAL 18 SPILL c FIXED 10 TOTAL 18 HOLD h 300 me",
-        );
-        assert_eq!((taken[0][0], shares(&taken)), (0, held.to_vec()));
-        let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", call(used)));
-        assert_eq!(shares(&settled), bears, "{used}");
-        assert_eq!(counts(&mut client), bears, "{used}");
-        assert_eq!(client.int("EXISTS h"), 0);
-    }
-}
-
-/// A rate of which nothing is held is charged as a window is, if something is held of the chain.
-#[test]
-fn along_spill_a_rate_bears_what_does_not_fit_before_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = |used: i64| format!("a FIXED 10 3600 {used} SPILL r THROTTLE 9 1 3600 {used} HOLD h");
-    assert_eq!(shares(&rows(&mut client, &format!("CL.MTAKE {} 300 me", call(4)))), [4, 0]);
-    assert_eq!(shares(&rows(&mut client, &format!("CL.MSETTLE {} me", call(13)))), [10, 3]);
-    assert_eq!((client.int("GET a"), client.ints("CL.PEEK r 9 1 3600 0")[2]), (10, 7));
-}
-
-#[test]
-fn along_else_the_pool_that_is_held_is_settled_by_its_own_quantity() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = |units: i64, cents: i64| {
-        format!("a FIXED 10 3600 {units} ELSE r THROTTLE 9 1 3600 {units} ELSE c FIXED 20000 TOTAL {cents}")
-    };
-    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", call(8, 36)));
-    assert_eq!(shares(&taken), [8, 0, 0]);
-    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 you", call(8, 36)));
-    assert_eq!(shares(&taken), [0, 8, 0]);
-    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 they", call(8, 36)));
-    assert_eq!(shares(&taken), [0, 0, 36]);
-    for (owner, bears) in [("they", vec![0, 0, 50]), ("me", vec![11, 0, 0]), ("you", vec![0, 11, 0])] {
-        let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h {owner}", call(11, 50)));
-        assert_eq!(shares(&settled), bears, "{owner}");
-    }
-    assert_eq!((client.int("GET a"), client.int("GET c")), (11, 50));
-    assert_eq!(client.int("EXISTS h"), 0);
-    // Of an owner without a hold, the first window that admits its quantity is charged, else the last, into
-    // debt.
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 9)));
-    assert_eq!(shares(&settled), [0, 0, 9]);
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 30_000)));
-    assert_eq!(shares(&settled), [0, 0, 30_000]);
-    assert_eq!(settled[3][0], 1, "in debt");
-    client.call("DEL a");
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 9)));
-    assert_eq!(shares(&settled), [2, 0, 0]);
-    assert_eq!(crate::info::fields(&mut client)["holds_unknown"], "3");
 }
 
 #[test]

@@ -492,10 +492,7 @@ fn ten_thousand_at_once() {
         wait_for_blocked(&mut client, 0);
         assert_eq!(client.int("DBSIZE"), i64::try_from(count).unwrap());
         client.call("FLUSHALL");
-        wait_until("the connections to be closed", || match client.info("connected_clients").as_str() {
-            "1" => Ok(()),
-            seen => Err(seen.to_owned()),
-        });
+        client.wait_for("connected_clients", "1");
     }
     wait_until("the memory to be given back", || {
         let more = client.used_memory() - before;
