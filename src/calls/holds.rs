@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Write};
-use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
+use crate::limiters::{Limiter, Pending, Target, Verb, WholeCall};
 use crate::outcome::FEW;
 use crate::store::hold::{Book, Lasting, Owner};
 use crate::tally;
@@ -253,7 +253,7 @@ impl<'c> Seen<'_, '_, 'c> {
     fn prolong(
         &self,
         index: usize,
-        window: &Quantity<Counter>,
+        window: &WholeCall<Counter>,
         decision: &mut Decision<Counter>,
         state: Option<Counter>,
         now: Instant,
@@ -300,7 +300,7 @@ impl<'c> Seen<'_, '_, 'c> {
         let Limiter::Fixed(window) = limiter else { return Ok(None) };
         let (stored, now) = window.seen(at, Verb::Take)?;
         let state = self.restored(index, stored, now);
-        let decision = Quantity { units: 0, ..*window }.take_on(state, now, 0)?;
+        let decision = WholeCall { units: 0, ..*window }.take_on(state, now, 0)?;
         let pending = Pending::Fixed(with_restored(decision, stored, state));
         pending.check()?;
         Ok(Some(pending))
