@@ -8,7 +8,7 @@ use redis::Value;
 use std::time::{Duration, Instant};
 
 /// One an hour: no turn comes during a test.
-const HOURLY: &str = "0 1 3600";
+pub const HOURLY: &str = "0 1 3600";
 /// The start of the reply to a client that is admitted. It ends with the time that the rest of the queue will
 /// take.
 const ADMITTED: &str = "0 1 0 -1 ";
@@ -21,12 +21,13 @@ fn full() -> (Server, Client) {
     (server, client)
 }
 
-/// `count` clients that wait for `k` without a timeout, in this order.
-fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
+/// `count` clients more that wait for `k` without a timeout, in this order.
+pub fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
+    let before: usize = client.info("blocked_clients").parse().unwrap();
     (1..=count)
         .map(|place| {
             let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
-            wait_for_blocked(client, place);
+            wait_for_blocked(client, before + place);
             waiter
         })
         .collect()
