@@ -18,7 +18,8 @@ use crate::outcome::Outcome;
 
 /// The shortest wait until a client is checked again: no timer is more exact. A client is checked as often as
 /// that if its limiter may be replenished so soon and others take from it meanwhile, as from a total that is
-/// forgotten after a millisecond (`TOTAL IDLE 1 MS`). The budget of the [timer](super::timer) covers all checks.
+/// forgotten after a millisecond (`TOTAL IDLE 1 MS`). The budget of the [timer](super::timer) covers all
+/// checks.
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
 /// What to do next for a line. The client has not left it yet.

@@ -121,56 +121,40 @@ fn units_come_from_what_is_included_then_bought_then_paid() {
     let server = Server::start();
     let mut client = server.connect();
     let mut take = |tokens, cents| {
-        let mut rows = rows(&mut client, &format!("CL.MTAKE {}", account(tokens, cents)));
-        for row in &mut rows {
-            // The time until the year 2255.
-            row[3..5].iter_mut().filter(|time| **time > 1_000_000).for_each(|time| *time = 7);
-        }
-        rows
+        // `t` is the time until the year 2255.
+        let number = |number: &i64| if *number > 1_000_000 { "t".to_owned() } else { number.to_string() };
+        let row = |row: &Vec<i64>| row.iter().map(number).collect::<Vec<_>>().join(" ");
+        let rows = rows(&mut client, &format!("CL.MTAKE {}", account(tokens, cents)));
+        rows.iter().map(row).collect::<Vec<_>>()
     };
-    // All of it is included.
-    assert_eq!(
-        take(9_000, 36),
-        [
-            [0, 15000, 6000, -1, 7, 0],
-            [0, 10000, 1000, -1, 7, 9000],
-            [1, 5000, 5000, -1, 0, 0],
-            [0, 200, 200, -1, 0, 0]
-        ]
-    );
-    // A part of it is; the rest was bought.
-    assert_eq!(
-        take(1_200, 36),
-        [
-            [0, 15000, 4800, -1, -1, 0],
-            [1, 10000, 0, 7, 7, 1000],
-            [0, 5000, 4800, -1, -1, 200],
-            [0, 200, 200, -1, 0, 0]
-        ]
-    );
-    // Neither has enough, so it is paid.
-    assert_eq!(
-        take(4_801, 144),
-        [
-            [0, 15000, 4800, -1, -1, 0],
-            [1, 10000, 0, 7, 7, 0],
-            [1, 5000, 4800, -1, -1, 0],
-            [0, 200, 56, -1, -1, 144]
-        ]
-    );
-    // A refusal has nothing in the last column. It ends when the window does.
-    assert_eq!(
-        take(4_801, 144),
-        [
-            [1, 15000, 4800, 7, -1, 0],
-            [1, 10000, 0, 7, 7, 0],
-            [1, 5000, 4800, -1, -1, 0],
-            [1, 200, 56, -1, -1, 0]
-        ]
-    );
+    for (tokens, cents, expected) in [
+        // All of it is included.
+        (
+            9_000,
+            36,
+            ["0 15000 6000 -1 t 0", "0 10000 1000 -1 t 9000", "1 5000 5000 -1 0 0", "0 200 200 -1 0 0"],
+        ),
+        // A part of it is; the rest was bought.
+        (
+            1_200,
+            36,
+            ["0 15000 4800 -1 -1 0", "1 10000 0 t t 1000", "0 5000 4800 -1 -1 200", "0 200 200 -1 0 0"],
+        ),
+        // Neither has enough, so it is paid.
+        (
+            4_801,
+            144,
+            ["0 15000 4800 -1 -1 0", "1 10000 0 t t 0", "1 5000 4800 -1 -1 0", "0 200 56 -1 -1 144"],
+        ),
+        // A refusal has nothing in the last column. It ends when the window does.
+        (4_801, 144, ["1 15000 4800 t -1 0", "1 10000 0 t t 0", "1 5000 4800 -1 -1 0", "1 200 56 -1 -1 0"]),
+    ] {
+        assert_eq!(take(tokens, cents), expected, "{tokens} tokens, {cents} cents");
+    }
     // Never: more than the limit and what is left of the total.
-    assert_eq!(take(14_801, 144)[0], [1, 15000, 4800, -1, -1, 0]);
-    assert_eq!(take(15_001, 57)[0][3], -1);
+    for (tokens, cents) in [(14_801, 144), (15_001, 57)] {
+        assert_eq!(take(tokens, cents)[0], "1 15000 4800 -1 -1 0");
+    }
 }
 
 #[test]

@@ -154,29 +154,6 @@ fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
     assert!(used < 0.25, "{used} s of half a second");
 }
 
-/// Without flows all are one, and FLOW "" is another.
-#[test]
-fn a_flow_with_many_clients_does_not_starve_one_with_few() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.FIXED k 1 3600");
-    let mut many: Vec<Waiter> =
-        (1..=6).map(|place| wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", place)).collect();
-    let mut empty = Waiter::connect(&server);
-    let words: Vec<&[u8]> = vec![b"CL.BMTAKE", b"k", b"FIXED", b"1", b"3600", b"1", b"FLOW", b""];
-    empty.send(&words);
-    wait_for_blocked(&mut client, 7);
-    assert_eq!(flows(&mut client), "2");
-    client.call("DEL k");
-    assert!(many.remove(0).answer().starts_with("0 "));
-    client.call("DEL k");
-    assert!(empty.answer().starts_with("0 "), "the second turn is that of the other flow");
-    for (left, mut waiter) in many.into_iter().enumerate() {
-        client.call("DEL k");
-        assert!(waiter.answer().starts_with("0 "), "{left}");
-    }
-}
-
 #[test]
 fn a_settlement_of_a_flow_moves_its_turn() {
     let server = Server::start();
@@ -472,8 +449,8 @@ fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
     }
 }
 
-/// Nobody who waits for the first limiter, because clients of other flows are before it only in part, and nobody
-/// who waits for another one, because they may leave.
+/// Clients of other flows that wait for the first limiter are before it only in part, and those that wait for
+/// another one may leave.
 #[test]
 fn a_timeout_does_not_count_who_waits() {
     let server = Server::start();
