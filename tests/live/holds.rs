@@ -308,10 +308,10 @@ fn a_record_has_sixteen_parts() {
 fn at_most_a_thousand_parts_run_out_in_a_call() {
     let server = Server::start();
     let mut client = server.connect();
-    each_takes(&mut client, 0..2_500, "q FIXED 10000 3600000 1 MS HOLD h 3000");
+    each_takes(&mut client, 0..2_500, "q FIXED 10000 3600000 1 MS HOLD h 6000");
     assert_eq!(client.int("GET q"), 2_500);
     rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3600000 alive");
-    std::thread::sleep(std::time::Duration::from_millis(3_050));
+    std::thread::sleep(std::time::Duration::from_millis(6_050));
     for left in [1_501, 501, 1, 1] {
         rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 0 MS HOLD h");
         assert_eq!(client.int("GET q"), left);

@@ -167,8 +167,8 @@ fn a_timeout_is_replied_while_writes_are_paused() {
 /// reply. With an error, nothing is written.
 fn at_its_turn(options: &Options, change: impl Fn(&Server, &mut Client), expected: &str) {
     for (first, call) in [
-        ("CL.THROTTLE {k}second 0 1 400 1 MS", "CL.BTHROTTLE {k}second 0 1 400 1 0 MS"),
-        ("CL.ACQUIRE k 1 400 other MS", "CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a"),
+        ("CL.THROTTLE {k}second 0 1 1000 1 MS", "CL.BTHROTTLE {k}second 0 1 1000 1 0 MS"),
+        ("CL.ACQUIRE k 1 1000 other MS", "CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a"),
     ] {
         let server = options.clone().start();
         let mut client = server.connect();
