@@ -341,7 +341,8 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
     assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
     // What its owner has held of rates is not among those thousand parts.
     client.call("FLUSHALL");
-    let rates: String = (0..1_100).map(|n| format!(" r{n} THROTTLE 9 1 3600000 1")).collect();
+    let rates: Vec<_> = (0..1_100).map(|n| format!(" r{n} THROTTLE 9 1 3600000 1")).collect();
+    let rates = rates.concat();
     rows(&mut client, &format!("CL.MTAKE{rates} MS HOLD h 400 me"));
     rows(&mut client, &format!("CL.MTAKE {quota} 10000 MS HOLD h 400 dead"));
     let call = format!("CL.BMTAKE {quota} 10000{rates} MS HOLD h 86400000 me");

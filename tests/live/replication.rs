@@ -129,7 +129,9 @@ fn an_admitted_call_propagates_its_state_and_nothing_else() {
             _ => Effect::transaction(0, effects),
         };
         let mut seen = stream.effects(&server);
-        seen.iter_mut().for_each(|effect| effect.command = without_instants(&effect.command));
+        for effect in &mut seen {
+            effect.command = without_instants(&effect.command);
+        }
         assert_eq!(seen, framed, "{call}");
     }
     catch_up(&mut client, &mut copy);
