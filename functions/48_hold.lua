@@ -326,7 +326,8 @@ function Hold.look(hold, rows, keys, count)
         local own = slot and rows[k].kind ~= Lease and slot.after
         hold.ended[k] = {}
         if own and has_ended(own) then
-            hold.ended[k][1], left = own, left - 1
+            -- A refusal removes no parts of rates, and would find them again and again.
+            hold.ended[k][1], left = own, left - (rows[k].kind == Fixed and 1 or 0)
             Book.remove_ended(owner, keys[k])
         else
             hold.own[k] = own or nil

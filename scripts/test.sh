@@ -162,7 +162,7 @@ stage_platforms() {
         server=$(scripts/platform-server.sh "$platform")
         if [[ $platform == "$own-musl" ]]; then
             live_suite "$platform" "$server" "target/suite/linux-$platform" target/suite/live "${by_server[@]}" \
-                "${by_server[@]:+hostile::}"
+                "${by_server[@]:+arguments::}"
         else
             RUST_TEST_THREADS=$threads \
                 live_suite "$platform" "$server" "target/suite/linux-$platform" target/suite/live "${tests[@]}"

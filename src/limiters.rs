@@ -19,7 +19,7 @@ use crate::store::bucket::{Bucket, Funnel};
 pub use kind::{Arguments, Kind, Target, Verb};
 pub use lease::LeaseCall;
 pub use log::Log;
-pub use whole::{Quantity, Whole};
+pub use whole::{Whole, WholeCall};
 
 pub mod arguments;
 pub mod bucket;
@@ -205,11 +205,11 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Throttle: Quantity<Tat>,
-    Funnel: Quantity<Funnel>,
-    Bucket: Quantity<Bucket>,
-    Fixed: Quantity<Counter>,
-    Window: Quantity<Sliding>,
+    Throttle: WholeCall<Tat>,
+    Funnel: WholeCall<Funnel>,
+    Bucket: WholeCall<Bucket>,
+    Fixed: WholeCall<Counter>,
+    Window: WholeCall<Sliding>,
     Log: Log,
     Lease: LeaseCall<'c>,
 }

@@ -98,6 +98,17 @@ pub enum Outcome {
     Waiting,
 }
 
+impl Outcome {
+    /// Whether a call for several limiters is refused.
+    pub fn is_refused(&self) -> bool {
+        match self {
+            Self::Several(rows, _) => rows.iter().any(several::Row::refuses),
+            Self::Ruled(_, _, verdict) => verdict.is_limited(),
+            _ => false,
+        }
+    }
+}
+
 /// Ends a call of `C`, or the wait that it began: counts it, replies, and records a refusal.
 pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
     let tally = C::TALLY;

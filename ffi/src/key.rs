@@ -44,7 +44,7 @@ pub enum Access {
 
 /// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueType {
     /// There is no such key.
     Empty,
     /// A string.
@@ -213,32 +213,32 @@ impl<'c> Key<'_, 'c> {
 
     /// The type of the key's value.
     #[inline]
-    pub fn kind(&self) -> Kind {
+    pub fn value_type(&self) -> ValueType {
         if self.ptr.get().is_null() {
-            return Kind::Empty;
+            return ValueType::Empty;
         }
         // SAFETY: `ptr` is not null, so it is the open key.
         match unsafe { (self.api.key_type)(self.ptr.get()) }.try_into() {
-            Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Kind::Empty,
-            Ok(raw::REDISMODULE_KEYTYPE_STRING) => Kind::String,
-            Ok(raw::REDISMODULE_KEYTYPE_HASH) => Kind::Hash,
-            Ok(raw::REDISMODULE_KEYTYPE_ZSET) => Kind::ZSet,
-            _ => Kind::Other,
+            Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => ValueType::Empty,
+            Ok(raw::REDISMODULE_KEYTYPE_STRING) => ValueType::String,
+            Ok(raw::REDISMODULE_KEYTYPE_HASH) => ValueType::Hash,
+            Ok(raw::REDISMODULE_KEYTYPE_ZSET) => ValueType::ZSet,
+            _ => ValueType::Other,
         }
     }
 
     /// The instant at which the key expires, in whole milliseconds of the wall clock; `None` for no expiry.
     #[inline]
     pub fn expiry(&self) -> Option<Instant> {
-        self.kind_and_expiry().1
+        self.type_and_expiry().1
     }
 
     /// The type of the key's value and its expiry, which together cost less than one after the other.
     #[inline]
-    pub fn kind_and_expiry(&self) -> (Kind, Option<Instant>) {
-        let kind = self.kind();
+    pub fn type_and_expiry(&self) -> (ValueType, Option<Instant>) {
+        let kind = self.value_type();
         // Redis 8.2 does not check that there is a value.
-        (kind, if kind == Kind::Empty { None } else { self.expiry_of_value() })
+        (kind, if kind == ValueType::Empty { None } else { self.expiry_of_value() })
     }
 
     /// The expiry of a key that holds a value.

@@ -63,7 +63,7 @@ pub use cluster::Slots;
 pub use command::{Serve, Served, served};
 pub use effects::{may_have_listeners, propagation};
 pub use events::{Watches, expired, is_beside_others};
-pub use key::{Access, Ahead, Handles, Key, Kind, ROUNDS};
+pub use key::{Access, Ahead, Handles, Key, ROUNDS, ValueType};
 pub use load::LoadContext;
 pub use needs::Write;
 pub use permission::Rejection;

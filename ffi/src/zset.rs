@@ -11,7 +11,7 @@ use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 use super::announcement::{Announcement, Event};
 use super::call::Arg;
 use super::events;
-use super::key::{Access, Ahead, Handles, Key, Kind};
+use super::key::{Access, Ahead, Handles, Key, ValueType};
 use super::needs::failed;
 use super::rm_call::Reply;
 use super::string::{self, SharedString, Strings};
@@ -177,7 +177,7 @@ impl<'c> Key<'_, 'c> {
         }
         let old = Strings::new(api, removed);
         old.0.iter().for_each(|&member| self.zset_remove(member));
-        let left = self.kind() != Kind::Empty;
+        let left = self.value_type() != ValueType::Empty;
         let lives = if left { lives } else { Lives::AsBefore };
         let expires_anew = match lives {
             Lives::AsBefore => false,

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::holds::Seen;
 use crate::error::Error;
 use crate::ffi::{self, Access, Arg, Call, Handles, Key};
-use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
+use crate::limiters::{Limiter, Pending, Target, Verb, WholeCall};
 use crate::outcome::{FEW, Rows};
 
 /// A limiter and its key.
@@ -134,7 +134,7 @@ impl Pool for Asked<'_, '_, '_> {
             self.counter.set(Some(loaded));
             let (counter, now) = loaded;
             let now = now.checked_add(after).unwrap_or(Instant::MAX);
-            return Ok(Quantity { units: quantity, ..*window }.peek_on(counter, now, self.at.ahead)?);
+            return Ok(WholeCall { units: quantity, ..*window }.peek_on(counter, now, self.at.ahead)?);
         }
         let now = self.at.now.checked_add(after).unwrap_or(Instant::MAX);
         let (limiter, at) = (self.named.limiter.with_units(quantity), Target { now, ..self.at });

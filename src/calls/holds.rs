@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Write};
-use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
+use crate::limiters::{Limiter, Pending, Target, Verb, WholeCall};
 use crate::outcome::FEW;
 use crate::store::hold::{Book, Lasting, Owner};
 use crate::tally;
@@ -122,7 +122,8 @@ impl<'c> Hold<'c> {
                 match owner.named(name).filter(|_| !limiter.releases()) {
                     Some(part) if part.has_ended(now) => {
                         of.ended.push(part);
-                        left = left.saturating_sub(1);
+                        // A refusal removes no parts of rates, and would find them again and again.
+                        left = left.saturating_sub(usize::from(matches!(limiter, Limiter::Fixed(_))));
                         owner.remove_ended(name, now);
                     }
                     own => of.own = own,
@@ -252,7 +253,7 @@ impl<'c> Seen<'_, '_, 'c> {
     fn prolong(
         &self,
         index: usize,
-        window: &Quantity<Counter>,
+        window: &WholeCall<Counter>,
         decision: &mut Decision<Counter>,
         state: Option<Counter>,
         now: Instant,
@@ -299,7 +300,7 @@ impl<'c> Seen<'_, '_, 'c> {
         let Limiter::Fixed(window) = limiter else { return Ok(None) };
         let (stored, now) = window.seen(at, Verb::Take)?;
         let state = self.restored(index, stored, now);
-        let decision = Quantity { units: 0, ..*window }.take_on(state, now, 0)?;
+        let decision = WholeCall { units: 0, ..*window }.take_on(state, now, 0)?;
         let pending = Pending::Fixed(with_restored(decision, stored, state));
         pending.check()?;
         Ok(Some(pending))

@@ -17,6 +17,11 @@
 //!   longer admit the call, or if one of the keys exists by then, the units that the call took are given
 //!   back, and it starts again.
 //!
+//! From Redis 7.2 on, a module may also subscribe to the removal of keys (`RedisModuleEvent_Key`), of which
+//! the server notifies it in the middle of a write that deletes one. In that event a module must not modify
+//! any key, and the server deletes none that has expired. So whatever the module reads, the keys that are
+//! open stay as they are.
+//!
 //! The kinds are in [`crate::limiters`].
 
 mod decisions;

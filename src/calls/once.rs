@@ -8,7 +8,7 @@ use redis_cell_core::several::{self, Columns, Row};
 use redis_cell_core::{Answer, Instant, Reply as Integers, Unit};
 
 use crate::error::Error;
-use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Write};
+use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, ValueType, Write};
 use crate::outcome::{FEW, Repeated};
 
 /// The longest integer, with a sign and a space before it.
@@ -59,9 +59,9 @@ impl<'c> Once<'c> {
         columns: Columns,
     ) -> Result<Stored<'k, 'c>, Error> {
         let key = handles.open(call, self.key, Access::Write)?;
-        match key.kind() {
-            Kind::Empty => Write::String.check().map(|()| Stored::Nothing(Box::new(key))),
-            Kind::String => {
+        match key.value_type() {
+            ValueType::Empty => Write::String.check().map(|()| Stored::Nothing(Box::new(key))),
+            ValueType::String => {
                 let integers = several::read_reply(key.string(), limiters, columns)?;
                 Ok(Stored::Reply((integers, columns)))
             }

@@ -5,7 +5,7 @@ use redis_cell_core::{Decision, Tail, TailOption, Unit};
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Arg, Call, Handles};
-use crate::limiters::{Arguments, Kind, Quantity, Target, Verb, Whole};
+use crate::limiters::{Arguments, Kind, Target, Verb, Whole, WholeCall};
 use crate::outcome::Outcome;
 use crate::store;
 use crate::waiting;
@@ -31,7 +31,7 @@ pub fn take_from<'c, S: Whole>(
     tail: &Tail,
 ) -> Result<Outcome, Error> {
     let Tail { quantity: units, saturate, unit, .. } = *tail;
-    take_by(call, key, Quantity::<S> { limit, units, saturate }, unit)
+    take_by(call, key, WholeCall::<S> { limit, units, saturate }, unit)
 }
 
 /// Takes from a limiter of any kind, and carries out the decision.
@@ -77,7 +77,7 @@ pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     let mut handles = Handles::default();
     let key = handles.open_alone(call, name, Access::Read)?;
     let at = Target { call: *call, name, key: &key, now, ahead: waiting::ahead(call, name) };
-    let answer = Quantity::<S> { limit, units, saturate: false }.peek(&at)?;
+    let answer = WholeCall::<S> { limit, units, saturate: false }.peek(&at)?;
     Ok(Outcome::State(answer, unit))
 }
 

@@ -105,7 +105,8 @@ fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, E
         request.alone(call)?
     };
     let rows = match &outcome {
-        Outcome::Several(rows, _) if before.is_some() && !renews || rows.iter().any(Row::refuses) => rows,
+        Outcome::Several(rows, _) if before.is_some() && !renews => rows,
+        Outcome::Several(rows, _) | Outcome::Ruled(rows, ..) if outcome.is_refused() => rows,
         _ => return Ok(outcome),
     };
     let is_never = |row: &Row| row.refuses() && row.answer.verdict == Verdict::Never;
@@ -113,7 +114,7 @@ fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, E
         return Ok(outcome);
     }
     if !call.may_block() {
-        return Ok(if rows.iter().any(Row::refuses) { Outcome::Null } else { outcome });
+        return Ok(if outcome.is_refused() { Outcome::Null } else { outcome });
     }
     if request.is_too_late(call)? {
         return Ok(Outcome::Null);

@@ -52,23 +52,23 @@ pub trait Whole: State<Limit: Limiter + Copy> {
 /// The state on which the algorithm decides.
 pub type StateOf<S> = <<S as State>::Limit as Limiter>::State;
 
-/// A limiter with such a state, and the quantity of a call.
-pub struct Quantity<S: Whole> {
+/// A limiter with such a state, with the quantity of a call.
+pub struct WholeCall<S: Whole> {
     pub limit: S::Limit,
     pub units: i64,
     /// Whether to take as many of them as fit, instead of all or nothing.
     pub saturate: bool,
 }
 
-impl<S: Whole> Clone for Quantity<S> {
+impl<S: Whole> Clone for WholeCall<S> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<S: Whole> Copy for Quantity<S> {}
+impl<S: Whole> Copy for WholeCall<S> {}
 
-impl<S: Whole> Quantity<S> {
+impl<S: Whole> WholeCall<S> {
     /// The state as the call sees it, and the instant of the decision.
     #[inline(always)]
     pub fn seen(&self, at: &Target, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
@@ -119,7 +119,7 @@ impl<S: Whole> Quantity<S> {
 #[cold]
 #[inline(never)]
 fn behind<S: Whole>(
-    Quantity { limit, units, saturate }: Quantity<S>,
+    WholeCall { limit, units, saturate }: WholeCall<S>,
     state: Option<StateOf<S>>,
     now: Instant,
     ahead: u64,
@@ -129,7 +129,7 @@ fn behind<S: Whole>(
     })
 }
 
-impl<'c, S: Whole> Kind<'c> for Quantity<S> {
+impl<'c, S: Whole> Kind<'c> for WholeCall<S> {
     const GRAMMAR: Grammar = S::GRAMMAR;
     const DOCUMENTED: Argument = S::DOCUMENTED;
 

@@ -5,7 +5,7 @@ use redis_cell_core::{Instant, Span};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{self, Announcement, Key, Kind, SharedString, Write};
+use crate::ffi::{self, Announcement, Key, SharedString, ValueType, Write};
 
 static CAPACITY: SharedString = SharedString::new(c"capacity");
 static LEAKING_RATE: SharedString = SharedString::new(c"leaking_rate");
@@ -83,9 +83,9 @@ fn load(
     fields: &'static [&SharedString; 2],
     expected: &'static str,
 ) -> Result<Option<Level>, Error> {
-    match key.kind() {
-        Kind::Empty => Ok(None),
-        Kind::Hash => {
+    match key.value_type() {
+        ValueType::Empty => Ok(None),
+        ValueType::Hash => {
             let [free, since] = key.fields(fields);
             let level = decode(free, since, expected)?;
             Ok(Some(if level.since > now { moved_back(key, level, *limit) } else { level }))

@@ -8,16 +8,18 @@ use redis_cell_core::fixed::{Counter, Limit};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{self, Announcement, Key, Kind, Write};
+use crate::ffi::{self, Announcement, Key, ValueType, Write};
 
 impl State for Counter {
     type Limit = Limit;
 
     fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
-        let counter = match key.kind_and_expiry() {
-            (Kind::Empty, _) => None,
-            (Kind::String, expiry) if limit.is_total() => Some(Self::decode_total(key.string(), expiry)?),
-            (Kind::String, expiry) => Some(Self::decode(key.string(), expiry)?),
+        let counter = match key.type_and_expiry() {
+            (ValueType::Empty, _) => None,
+            (ValueType::String, expiry) if limit.is_total() => {
+                Some(Self::decode_total(key.string(), expiry)?)
+            }
+            (ValueType::String, expiry) => Some(Self::decode(key.string(), expiry)?),
             _ => return Err(Error::WrongType),
         };
         if !ffi::is_ahead() {

@@ -5,7 +5,7 @@ use redis_cell_core::{Instant, Span};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{self, Announcement, Key, Kind, Write};
+use crate::ffi::{self, Announcement, Key, ValueType, Write};
 
 impl State for Tat {
     type Limit = Limit;
@@ -23,9 +23,9 @@ impl State for Tat {
 /// As [`State::load`].
 #[inline(always)]
 pub fn load(key: &Key, now: Instant, tolerance: Span) -> Result<Option<Tat>, Error> {
-    match key.kind() {
-        Kind::Empty => Ok(None),
-        Kind::String => {
+    match key.value_type() {
+        ValueType::Empty => Ok(None),
+        ValueType::String => {
             let tat = decode(key.string(), now, || key.expiry())?;
             Ok(Some(if tat.since(now) > tolerance { owed(key, tat) } else { tat }))
         }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::faults;
-use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Lives, SharedString, Side};
+use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Lives, SharedString, Side, ValueType};
 
 static PARTS: SharedString = SharedString::new(c"parts");
 static TOTALS: SharedString = SharedString::new(c"totals");
@@ -188,9 +188,9 @@ impl<'k, 'c> Book<'k, 'c> {
         access: Access,
     ) -> Result<Self, Error> {
         let key = handles.open(call, name, access)?;
-        let parts = match key.kind() {
-            Kind::Empty => 0,
-            Kind::ZSet => key.score_of(&PARTS).flatten().ok_or(FOREIGN)?,
+        let parts = match key.value_type() {
+            ValueType::Empty => 0,
+            ValueType::ZSet => key.score_of(&PARTS).flatten().ok_or(FOREIGN)?,
             _ => return Err(Error::WrongType),
         };
         Ok(Self { key, parts })
@@ -364,9 +364,9 @@ impl<'k, 'c> Book<'k, 'c> {
                 }
             }
         }
-        let (kind, expiry) = self.key.kind_and_expiry();
+        let (kind, expiry) = self.key.type_and_expiry();
         let expiry = expiry.map(|at| at.as_millis_ceil().cast_signed());
-        let is_new = kind == Kind::Empty;
+        let is_new = kind == ValueType::Empty;
         let is_endless = !is_new && expiry.is_none();
         let stored = if is_endless { self.key.score_of(&UNTIL).flatten() } else { None };
         let until =

@@ -8,7 +8,7 @@ use redis_cell_core::timeline::Timeline;
 use redis_cell_core::{Span, lease, log};
 
 use crate::error::Error;
-use crate::ffi::{Ahead, Arg, Key, Kind, Score};
+use crate::ffi::{Ahead, Arg, Key, Score, ValueType};
 
 /// A limiter whose state is a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +85,9 @@ impl<'k, 'c> Scores<'k, 'c> {
     /// # Errors
     /// [`Error::WrongType`], and [`log::FOREIGN`] or [`lease::FOREIGN`], when the key holds something else.
     pub fn load(key: &'k Key<'k, 'c>, owner: Owner, now: Instant) -> Result<Self, Error> {
-        match key.kind() {
-            Kind::Empty => return Ok(Self { key, owner, len: 0, ends: None, ahead: None }),
-            Kind::ZSet => {}
+        match key.value_type() {
+            ValueType::Empty => return Ok(Self { key, owner, len: 0, ends: None, ahead: None }),
+            ValueType::ZSet => {}
             _ => return Err(Error::WrongType),
         }
         let len = key.members();

@@ -5,7 +5,7 @@ use redis_cell_core::window::{Limit, Sliding};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{self, Announcement, Key, Kind, SharedString, Write};
+use crate::ffi::{self, Announcement, Key, SharedString, ValueType, Write};
 
 static WINDOW: SharedString = SharedString::new(c"window");
 static CURRENT: SharedString = SharedString::new(c"current");
@@ -18,9 +18,9 @@ impl State for Sliding {
     type Limit = Limit;
 
     fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
-        match key.kind() {
-            Kind::Empty => Ok(None),
-            Kind::Hash => {
+        match key.value_type() {
+            ValueType::Empty => Ok(None),
+            ValueType::Hash => {
                 let [window, current, previous] = key.fields(&FIELDS);
                 let window = Self::decode(window, current, previous)?;
                 Ok(Some(if window.start > *now { moved_back(key, window, *limit) } else { window }))

@@ -8,7 +8,6 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
-use redis_cell_core::several::Row;
 use redis_cell_core::{Instant, Span};
 
 use super::index::{self, Decides, End, FairCall, Id, Index, Line, Looks, Others, Place, Waiter, locked};
@@ -17,7 +16,10 @@ use crate::error::Error;
 use crate::ffi::{self, Call, Handles, Rejection};
 use crate::outcome::Outcome;
 
-/// The shortest wait until a client is checked again: no timer is more exact.
+/// The shortest wait until a client is checked again: no timer is more exact. A client is checked as often as
+/// that if its limiter may be replenished so soon and others take from it meanwhile, as from a total that is
+/// forgotten after a millisecond (`TOTAL IDLE 1 MS`). The budget of the [timer](super::timer) covers all
+/// checks.
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
 /// What to do next for a line. The client has not left it yet.
@@ -204,8 +206,9 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
             let key = head.arguments.get(1).map(AsRef::as_ref).unwrap_or_default();
             end(call, head.waiter, now, slots::end(call, key, rejection));
         }
-        Ok(Ok(outcome)) if is_refused(&outcome) => {
-            // Another limiter does not admit it any more, or its first limiter does not admit it yet.
+        Ok(Ok(outcome)) if outcome.is_refused() => {
+            // Another limiter does not admit it any more, its first limiter does not admit it yet, or the key
+            // of `HOLD` has no room.
             return check(call, head, now);
         }
         Ok(Ok(outcome @ Outcome::Several(..))) => {
@@ -216,11 +219,6 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
         Ok(outcome) => end(call, head.waiter, now, End::Outcome(outcome)),
     }
     true
-}
-
-/// Whether the outcome is a refusal.
-fn is_refused(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Several(rows, _) if rows.iter().any(Row::refuses))
 }
 
 /// The client leaves the line with an error of a limiter, or with the reply that it repeats: it may have been

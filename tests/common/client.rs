@@ -200,13 +200,18 @@ impl Client {
         field_of(&text, field).unwrap_or_else(|| panic!("INFO has no field {field}")).to_owned()
     }
 
+    /// Waits until a line of INFO has this value.
+    pub fn wait_for(&mut self, field: &str, value: &str) {
+        wait_until(&format!("{field} {value}"), || match self.info(field) {
+            seen if seen == value => Ok(()),
+            seen => Err(seen),
+        });
+    }
+
     /// The bytes of memory that the server uses, once it has freed what was deleted: Valkey 8 replies to
     /// FLUSHALL while another thread still frees the keys.
     pub fn used_memory(&mut self) -> i64 {
-        wait_until("deleted keys to be freed", || match self.info("lazyfree_pending_objects").as_str() {
-            "0" => Ok(()),
-            pending => Err(format!("{pending} objects")),
-        });
+        self.wait_for("lazyfree_pending_objects", "0");
         self.info("used_memory").parse().unwrap()
     }
 

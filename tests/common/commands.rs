@@ -116,17 +116,26 @@ macro_rules! page {
     };
 }
 
+/// What most commands have in common.
+const SINGLE: Command = Command {
+    name: "",
+    page: "",
+    flags: &["write", "denyoom", "fast"],
+    uses: TAKE,
+    call: "",
+    counted: [""; 3],
+    records: true,
+    effects: STRING,
+};
+
 /// All commands, those without keys last.
 pub const COMMANDS: &[Command] = &[
     Command {
         name: "CL.THROTTLE",
         page: page!("cl.throttle"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.THROTTLE KEY 15 30 3600",
         counted: ["CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 x"],
-        records: true,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.PEEK",
@@ -151,70 +160,57 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "CL.CHARGE",
         page: page!("cl.charge"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.CHARGE KEY 15 30 3600",
         counted: ["CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 x"],
         records: false,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.RESERVE",
         page: page!("cl.reserve"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.RESERVE KEY 15 30 3600",
         counted: ["CL.RESERVE k 0 1 60", "CL.RESERVE k 0 1 60 1 MAXWAIT 1", "CL.RESERVE k 0 1 x"],
-        records: true,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.BTHROTTLE",
         page: page!("cl.bthrottle"),
         flags: &["write", "denyoom", "blocking"],
-        uses: TAKE,
         call: "CL.BTHROTTLE KEY 15 30 3600 1 0.001",
         counted: ["CL.BTHROTTLE k 0 1 60 1 0", "CL.BTHROTTLE k 0 1 60 1 0.1", "CL.BTHROTTLE k 0 1 60 1 x"],
-        records: true,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.PAUSE",
         page: page!("cl.pause"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.PAUSE KEY 15 30 3600 1",
         counted: ["CL.PAUSE k 1 1 60 0", "CL.PAUSE k 1 1 60 3600", "CL.PAUSE k 1 1 60 x"],
         records: false,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.MTAKE",
         page: page!("cl.mtake"),
         flags: &["write", "denyoom"],
-        uses: TAKE,
         call: "CL.MTAKE FIRST THROTTLE 15 30 3600 1 KEY THROTTLE 15 30 3600 1",
         counted: [
             "CL.MTAKE k THROTTLE 0 1 60 1",
             "CL.MTAKE k THROTTLE 0 1 60 1 l THROTTLE 0 1 60 1",
             "CL.MTAKE k THROTTLE 0 1 60 1 k THROTTLE 0 1 60 1",
         ],
-        records: true,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.BMTAKE",
         page: page!("cl.bmtake"),
         flags: &["write", "denyoom", "blocking"],
-        uses: TAKE,
         call: "CL.BMTAKE FIRST THROTTLE 15 30 3600 1 KEY THROTTLE 15 30 3600 1 TIMEOUT 0.001 FLOW x",
         counted: [
             "CL.BMTAKE k THROTTLE 0 1 60 1",
             "CL.BMTAKE k THROTTLE 0 1 60 1 TIMEOUT 0.1",
             "CL.BMTAKE k THROTTLE 0 1 60 x",
         ],
-        records: true,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.MPEEK",
@@ -247,62 +243,51 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "CL.FUNNEL",
         page: page!("cl.funnel"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.FUNNEL KEY 15 30 3600",
         counted: ["CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 x"],
-        records: true,
         effects: HASH,
+        ..SINGLE
     },
     Command {
         name: "CL.BUCKET",
         page: page!("cl.bucket"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.BUCKET KEY 15 30 3600",
         counted: ["CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 x"],
-        records: true,
         effects: HASH,
+        ..SINGLE
     },
     Command {
         name: "CL.FIXED",
         page: page!("cl.fixed"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.FIXED KEY 15 3600",
         counted: ["CL.FIXED k 1 60", "CL.FIXED k 1 60", "CL.FIXED k 1 x"],
-        records: true,
-        effects: STRING,
+        ..SINGLE
     },
     Command {
         name: "CL.WINDOW",
         page: page!("cl.window"),
-        flags: &["write", "denyoom", "fast"],
-        uses: TAKE,
         call: "CL.WINDOW KEY 15 3600",
         counted: ["CL.WINDOW k 1 60", "CL.WINDOW k 1 60 1", "CL.WINDOW k 1 x"],
-        records: true,
         effects: HASH,
+        ..SINGLE
     },
     Command {
         name: "CL.LOG",
         page: page!("cl.log"),
         flags: &["write", "denyoom"],
-        uses: TAKE,
         call: "CL.LOG KEY 15 3600",
         counted: ["CL.LOG k 1 60", "CL.LOG k 1 60", "CL.LOG k 1 x"],
-        records: true,
         effects: SORTED_SET,
+        ..SINGLE
     },
     Command {
         name: "CL.ACQUIRE",
         page: page!("cl.acquire"),
         flags: &["write", "denyoom"],
-        uses: TAKE,
         call: "CL.ACQUIRE KEY 15 3600 ID",
         counted: ["CL.ACQUIRE k 1 60 me", "CL.ACQUIRE k 1 60 you", "CL.ACQUIRE k 1 x me"],
-        records: true,
         effects: SORTED_SET,
+        ..SINGLE
     },
     Command {
         name: "CL.RENEW",

@@ -1,6 +1,6 @@
 //! A client that has sent a command and waits for the reply.
 
-use super::{Client, Server, Words, wait_until};
+use super::{Client, Server, Words};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -68,8 +68,5 @@ impl Waiter {
 
 /// Waits until the server reports this number of blocked clients.
 pub fn wait_for_blocked(client: &mut Client, count: usize) {
-    wait_until(&format!("{count} blocked clients"), || match client.info("blocked_clients") {
-        seen if seen == count.to_string() => Ok(()),
-        seen => Err(seen),
-    });
+    client.wait_for("blocked_clients", &count.to_string());
 }

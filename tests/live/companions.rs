@@ -1,6 +1,6 @@
 //! CL.PEEK, CL.REFUND, CL.CHARGE and CL.RESERVE: the other ways of using the state of CL.THROTTLE.
 
-use crate::common::{BINARY, COMMANDS, Client, Effect, Options, ReplicaStream, Server, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Options, Server, wall_ns};
 use crate::replication::{attach, catch_up};
 use redis::Value;
 
@@ -20,29 +20,6 @@ fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
     for (call, expected) in calls {
         assert_about(&client.ints(*call), *expected, call);
     }
-}
-
-#[test]
-fn each_state_is_propagated_as_it_is() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    for call in [
-        "CL.CHARGE k 9 10 3600 15",
-        "CL.REFUND k 9 10 3600 3",
-        "CL.RESERVE k 9 10 3600 2",
-        "CL.RESERVE k 9 10 3600 200 PREPAY",
-    ] {
-        client.ints(call);
-        let expected = Effect::alone(0, Effect::of_call(&mut client, 0, "k"));
-        assert_eq!(stream.effects(&server), expected, "{call}");
-    }
-    client.ints("CL.REFUND k 9 10 3600 1000");
-    assert_eq!(
-        stream.effects(&server),
-        Effect::alone(0, vec![Effect { db: 0, command: "DEL k".to_owned() }])
-    );
-    assert_eq!(client.int("EXISTS k"), 0);
 }
 
 /// The flags of a command, as COMMAND INFO lists them.

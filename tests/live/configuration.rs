@@ -6,14 +6,8 @@ const NO_CONFIG: &str = "no settings of modules in CONFIG";
 
 /// The settings in force, from INFO, which has them on every server.
 fn settings(client: &mut Client) -> (String, String) {
-    let text = client.text("INFO redis-cell");
-    let field = |name: &str| {
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix("redis-cell_")?.strip_prefix(name)?.strip_prefix(':'));
-        value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
-    };
-    (field("top_size"), field("notify_refusals"))
+    let fields = crate::info::fields(client);
+    (fields["top_size"].clone(), fields["notify_refusals"].clone())
 }
 
 fn are(size: &str, notify: &str) -> (String, String) {
@@ -33,14 +27,9 @@ fn load(client: &mut Client, arguments: &str) -> Result<redis::Value, String> {
 }
 
 #[test]
-fn without_arguments_they_are_the_defaults() {
-    let server = Server::start();
-    assert_eq!(settings(&mut server.connect()), are("128", "no"));
-}
-
-#[test]
 fn by_arguments_of_the_load() {
     for (arguments, expected) in [
+        ("", are("128", "no")),
         ("top-size 7", are("7", "no")),
         ("TOP-SIZE 0 Notify-Refusals No", are("0", "no")),
         ("notify-refusals no top-size 10000", are("10000", "no")),
@@ -107,7 +96,7 @@ fn by_config_set() {
     {
         let name = format!("redis-cell.{name}");
         client.call(&["CONFIG", "SET", &name, value]);
-        let seen: Vec<String> = client.call(&["CONFIG", "GET", &name]).into_flat();
+        let seen: Vec<String> = client.get(&["CONFIG", "GET", &name]);
         assert_eq!(seen, [name.as_str(), value]);
     }
     assert_eq!(settings(&mut client), are("0", "no"));
@@ -205,15 +194,4 @@ fn a_config_set_that_fails_keeps_the_record_of_refusals() {
 
     client.call("CONFIG SET redis-cell.top-size 64 maxmemory 0");
     assert_eq!(client.call("CL.TOP"), redis::Value::Array(vec![]), "another size starts a new record");
-}
-
-/// The strings of a map or a flat list.
-trait Flat {
-    fn into_flat(self) -> Vec<String>;
-}
-
-impl Flat for redis::Value {
-    fn into_flat(self) -> Vec<String> {
-        redis::from_redis_value(self).unwrap()
-    }
 }

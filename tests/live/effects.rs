@@ -2,6 +2,7 @@
 
 use crate::common::{Client, Options, Server, requires, wait_until};
 use crate::info::wait_for_no_listeners;
+use crate::renamed::everything;
 use crate::replication::{attach, catch_up};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -44,28 +45,17 @@ fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Every key with its state and its expiry.
-fn everything(client: &mut Client) -> Vec<(String, Option<i64>, i64)> {
-    let mut keys: Vec<String> = client.get("KEYS *");
-    keys.sort();
-    keys.into_iter()
-        .map(|key| {
-            let state = (client.tat(&key), client.expiry_ms(&key));
-            (key, state.0, state.1)
-        })
-        .collect()
-}
-
 fn assert_same(one: &mut Client, other: &mut Client, what: &str) {
     let (one, other) = (everything(one), everything(other));
     assert!(one.len() >= KEYS, "{what}: only {} keys", one.len());
+    assert_eq!(one.len(), other.len(), "{what}");
     for (one, other) in one.iter().zip(&other) {
         assert_eq!(one, other, "{what}");
     }
-    assert_eq!(one.len(), other.len(), "{what}");
 }
 
-fn no_child(client: &mut Client) {
+/// Waits until no child of the server saves its keys.
+pub fn no_child(client: &mut Client) {
     wait_until("children to end", || {
         // The scheduled rewrite first, because it may begin between two of these calls.
         let fields = ["aof_rewrite_scheduled", "aof_rewrite_in_progress", "rdb_bgsave_in_progress"];
@@ -100,13 +90,8 @@ fn a_replica_that_comes_under_load_misses_nothing() {
                 (first, second)
             });
             for replica in [&first, &second] {
-                wait_until("the link to be up", || {
-                    match replica.connect().info("master_link_status").as_str() {
-                        "up" => Ok(()),
-                        seen => Err(seen.to_owned()),
-                    }
-                });
                 let mut copy = replica.connect();
+                copy.wait_for("master_link_status", "up");
                 catch_up(&mut client, &mut copy);
                 assert_same(&mut client, &mut copy, &what);
             }
@@ -120,12 +105,7 @@ fn replicas_that_come_and_go_miss_nothing() {
     let mut client = primary.connect();
     for round in 0..3 {
         let replica = under_load(&primary, || {
-            wait_until("the backlog to be gone", || {
-                match primary.connect().info("repl_backlog_active").as_str() {
-                    "0" => Ok(()),
-                    seen => Err(seen.to_owned()),
-                }
-            });
+            primary.connect().wait_for("repl_backlog_active", "0");
             wait_for_no_listeners(&mut primary.connect());
             attach(&primary, Options::new())
         });
@@ -141,21 +121,15 @@ fn what_is_taken_while_there_is_no_replica_comes_by_a_partial_synchronization() 
     for promoted in [true, false] {
         let (primary, replica) = (Server::start(), Server::start());
         let (mut client, mut copy) = (primary.connect(), replica.connect());
-        let link_is_up = |client: &mut Client| {
-            wait_until("the link to be up", || match client.info("master_link_status").as_str() {
-                "up" => Ok(()),
-                seen => Err(seen.to_owned()),
-            });
-        };
         let follow = |server: &Server| format!("REPLICAOF 127.0.0.1 {}", server.port());
         if promoted {
             wait_for_no_listeners(&mut client);
             client.call(&follow(&replica));
-            link_is_up(&mut client);
+            client.wait_for("master_link_status", "up");
             client.call("REPLICAOF NO ONE");
         } else {
             copy.call(&follow(&primary));
-            link_is_up(&mut copy);
+            copy.wait_for("master_link_status", "up");
             replica.signal("STOP");
             client.call("CLIENT KILL TYPE replica");
             // The module looks for listeners once a second; nothing shows it.
@@ -173,11 +147,8 @@ fn what_is_taken_while_there_is_no_replica_comes_by_a_partial_synchronization() 
         } else {
             replica.signal("CONT");
         }
-        wait_until("a partial synchronization", || match client.info("sync_partial_ok").as_str() {
-            "1" => Ok(()),
-            seen => Err(seen.to_owned()),
-        });
-        link_is_up(&mut copy);
+        client.wait_for("sync_partial_ok", "1");
+        copy.wait_for("master_link_status", "up");
         catch_up(&mut client, &mut copy);
         let values = |client: &mut Client| (client.call("GET k"), client.call("HGETALL f"));
         assert_eq!(values(&mut copy), values(&mut client), "promoted: {promoted}");
@@ -210,10 +181,7 @@ fn an_append_only_file_switched_on_under_load_misses_nothing() {
         let before = everything(&mut client);
         server.restart_with("appendonly", "yes");
         let after = everything(&mut server.connect());
-        assert_eq!(after.len(), before.len());
-        for (one, other) in before.iter().zip(&after) {
-            assert_eq!(one, other, "BGSAVE before: {bgsave}");
-        }
+        assert_eq!(after, before, "BGSAVE before: {bgsave}");
     }
 }
 

@@ -40,53 +40,63 @@ fn published(server: &Server, work: impl FnOnce(&mut Client)) -> Vec<String> {
 }
 
 #[test]
-fn each_refusal_is_one_event() {
+fn each_refusal_is_one_event_if_both_the_module_and_the_server_are_told() {
     requires!(has_class(), NO_CLASS);
-    let server = start("notify-refusals yes", "KEd");
-    let seen = published(&server, |client| {
-        client.call("CL.THROTTLE k 0 1 3600");
-        client.call("CL.THROTTLE k 0 1 3600");
-        client.call("SELECT 3");
-        client.call("CL.ACQUIRE jobs 1 60 a");
-        client.call("CL.ACQUIRE jobs 1 60 b");
-    });
-    assert_eq!(
-        seen,
-        [
-            "__keyspace@0__:k cl.refused",
-            "__keyevent@0__:cl.refused k",
-            "__keyspace@3__:jobs cl.refused",
-            "__keyevent@3__:cl.refused jobs",
-        ]
-    );
-}
-
-#[test]
-fn what_refuses_nothing_is_no_event() {
-    requires!(has_class(), NO_CLASS);
-    let server = start("notify-refusals yes", "KEd");
-    let seen = published(&server, |client| {
-        client.call("CL.CHARGE k 0 1 3600 5");
-        client.call("CL.CHARGE k 0 1 3600 5");
-        client.call("CL.REFUND k 0 1 3600");
-        client.call("CL.PEEK k 0 1 3600");
-        client.call("CL.RENEW nobody 60 me");
-        client.call("CL.RELEASE nobody me");
-        client.error("CL.THROTTLE k 0 1 x");
-    });
-    assert_eq!(seen, Vec::<String>::new());
-}
-
-#[test]
-fn of_several_limits_those_that_refuse() {
-    requires!(has_class(), NO_CLASS);
-    let server = start("notify-refusals yes top-size 0", "Ed"); // also without the record of CL.TOP
-    let seen = published(&server, |client| {
-        client.call("CL.THROTTLE b 0 1 3600");
-        client.call("CL.THROTTLE c 0 1 3600");
-        client.call("CL.MTAKE a THROTTLE 0 1 3600 1 b THROTTLE 0 1 3600 1 c THROTTLE 0 1 3600 1");
-    });
-    assert_eq!(seen, ["__keyevent@0__:cl.refused b", "__keyevent@0__:cl.refused c"]);
+    let (refused, on) = ("CL.THROTTLE k 0 1 3600 2", "notify-refusals yes");
+    let all = "CL.MTAKE a THROTTLE 0 1 3600 1 b THROTTLE 0 1 3600 1 c THROTTLE 0 1 3600 1";
+    let script = "EVAL return{redis.call(unpack(ARGV))} 0 CL.THROTTLE l 0 1 60 2";
+    for (settings, classes, calls, events) in [
+        (
+            on,
+            "KEd",
+            &[refused, "SELECT 3", "CL.ACQUIRE jobs 1 60 a", "CL.ACQUIRE jobs 1 60 b"][..],
+            &[
+                "__keyspace@0__:k cl.refused",
+                "__keyevent@0__:cl.refused k",
+                "__keyspace@3__:jobs cl.refused",
+                "__keyevent@3__:cl.refused jobs",
+            ][..],
+        ),
+        // What refuses nothing.
+        (
+            on,
+            "KEd",
+            &[
+                "CL.CHARGE k 0 1 3600 5",
+                "CL.CHARGE k 0 1 3600 5",
+                "CL.REFUND k 0 1 3600",
+                "CL.PEEK k 0 1 3600",
+                "CL.RENEW nobody 60 me",
+                "CL.RELEASE nobody me",
+                "CL.THROTTLE k 0 1 x",
+            ],
+            &[],
+        ),
+        // Of several limits those that refuse, also without the record of CL.TOP.
+        (
+            "notify-refusals yes top-size 0",
+            "Ed",
+            &["CL.THROTTLE b 0 1 3600", "CL.THROTTLE c 0 1 3600", all],
+            &["__keyevent@0__:cl.refused b", "__keyevent@0__:cl.refused c"],
+        ),
+        (
+            on,
+            "EA",
+            &["MULTI", refused, "EXEC", script],
+            &["__keyevent@0__:cl.refused k", "__keyevent@0__:cl.refused l"],
+        ),
+        ("", "KEd", &[refused], &[]),
+        ("notify-refusals no", "KEA", &[refused], &[]),
+        (on, "KE$g", &[refused], &[]),
+    ] {
+        let server = start(settings, classes);
+        let seen = published(&server, |client| {
+            for call in calls {
+                let _ = client.ask(*call);
+            }
+        });
+        assert_eq!(seen, events, "{settings} with {classes}: {calls:?}");
+    }
 }
 
 #[test]
@@ -102,31 +112,6 @@ fn a_wait_that_ends_in_nothing_is_an_event() {
         assert_eq!(waiter.answer(), "null");
     });
     assert_eq!(seen, ["__keyevent@4__:cl.refused k"]);
-}
-
-#[test]
-fn in_transactions_and_scripts() {
-    requires!(has_class(), NO_CLASS);
-    let server = start("notify-refusals yes", "EA");
-    let seen = published(&server, |client| {
-        client.call("MULTI");
-        client.call("CL.THROTTLE k 0 1 3600 2");
-        client.call("EXEC");
-        client.call(&["EVAL", "return redis.call('CL.THROTTLE', KEYS[1], 0, 1, 60, 2)", "1", "l"]);
-    });
-    assert_eq!(seen, ["__keyevent@0__:cl.refused k", "__keyevent@0__:cl.refused l"]);
-}
-
-#[test]
-fn off_unless_both_the_module_and_the_server_are_told() {
-    requires!(has_class(), NO_CLASS);
-    for (settings, classes) in [("", "KEd"), ("notify-refusals no", "KEA"), ("notify-refusals yes", "KE$g")] {
-        let server = start(settings, classes);
-        let seen = published(&server, |client| {
-            client.call("CL.THROTTLE k 0 1 3600 2");
-        });
-        assert_eq!(seen, Vec::<String>::new(), "{settings} with {classes}");
-    }
 }
 
 #[test]

@@ -154,29 +154,6 @@ fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
     assert!(used < 0.25, "{used} s of half a second");
 }
 
-/// Without flows all are one, and FLOW "" is another.
-#[test]
-fn a_flow_with_many_clients_does_not_starve_one_with_few() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.FIXED k 1 3600");
-    let mut many: Vec<Waiter> =
-        (1..=6).map(|place| wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", place)).collect();
-    let mut empty = Waiter::connect(&server);
-    let words: Vec<&[u8]> = vec![b"CL.BMTAKE", b"k", b"FIXED", b"1", b"3600", b"1", b"FLOW", b""];
-    empty.send(&words);
-    wait_for_blocked(&mut client, 7);
-    assert_eq!(flows(&mut client), "2");
-    client.call("DEL k");
-    assert!(many.remove(0).answer().starts_with("0 "));
-    client.call("DEL k");
-    assert!(empty.answer().starts_with("0 "), "the second turn is that of the other flow");
-    for (left, mut waiter) in many.into_iter().enumerate() {
-        client.call("DEL k");
-        assert!(waiter.answer().starts_with("0 "), "{left}");
-    }
-}
-
 #[test]
 fn a_settlement_of_a_flow_moves_its_turn() {
     let server = Server::start();
@@ -472,31 +449,21 @@ fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
     }
 }
 
-/// The clients of other flows are before it only in part, and that is for the queue to say.
+/// Clients of other flows that wait for the first limiter are before it only in part, and those that wait for
+/// another one may leave.
 #[test]
-fn a_timeout_does_not_count_who_waits_for_the_first_limiter() {
+fn a_timeout_does_not_count_who_waits() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 1000");
-    let call = "CL.BMTAKE k THROTTLE 0 1 1000 1";
-    let _others: Vec<Waiter> =
-        (1..=5).map(|count| wait_with(&server, &mut client, &format!("{call} FLOW a"), count)).collect();
-    let _one = wait_with(&server, &mut client, &format!("{call} FLOW b TIMEOUT 3000"), 6);
-}
-
-/// Nor who waits for another of its limiters: they may leave.
-#[test]
-fn a_timeout_does_not_count_who_waits_for_another_limiter() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE k 0 1 1000");
-    let others: Vec<Waiter> = (1..=5)
-        .map(|count| wait_with(&server, &mut client, "CL.BMTAKE k THROTTLE 0 1 1000 1", count))
-        .collect();
+    let call = "CL.BMTAKE k THROTTLE 0 1 1000 1 FLOW";
+    let others: Vec<Waiter> =
+        (1..=5).map(|count| wait_with(&server, &mut client, &format!("{call} a"), count)).collect();
+    let one = wait_with(&server, &mut client, &format!("{call} b TIMEOUT 3000"), 6);
     let call = "CL.BMTAKE free LOG 9 60 1 k THROTTLE 0 1 1000 1 TIMEOUT";
-    let mut waiter = wait_with(&server, &mut client, &format!("{call} 3000"), 6);
+    let mut waiter = wait_with(&server, &mut client, &format!("{call} 3000"), 7);
     assert_eq!(client.call(&format!("{call} 900")), Value::Nil, "the limiter itself is too late");
-    drop(others);
+    drop((others, one));
     wait_for_blocked(&mut client, 1);
     client.call("DEL k");
     assert!(waiter.answer().starts_with("0 "));

@@ -125,37 +125,6 @@ fn first_words(effects: &[Effect]) -> Vec<&str> {
 }
 
 #[test]
-fn an_owner_adds_to_its_hold_renews_it_and_what_has_run_out_stays_so() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let hour = "FIXED 10 3600000";
-    rows(&mut client, &format!("CL.MTAKE q {hour} 4 MS HOLD h {SHORT} me"));
-    let_run_out();
-    // The four come back, two are taken again. A busy machine may be late for a renewal, by most of a second.
-    assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 2 MS HOLD h 1500 me"))[2], 8);
-    for _ in 0..3 {
-        std::thread::sleep(std::time::Duration::from_millis(600));
-        assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 1500 me"))[..3], [0, 10, 8]);
-    }
-    // Whatever the limiters say: the limit has been lowered.
-    let renew = "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 me ONCE o 3600000";
-    let renewed = rows(&mut client, renew);
-    assert_eq!((renewed[0][0], renewed[1][0]), (0, 1));
-    assert_eq!(rows(&mut client, renew)[0], renewed[0], "as it was stored");
-    let_run_out();
-    assert_eq!(client.int("GET q"), 2);
-    assert_eq!(ends(&mut client, "h").len(), 1);
-    // An owner that holds nothing then holds nothing, and is refused as ever.
-    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 you")[0], 1);
-    assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 3600000 you"))[0], 0);
-    assert_eq!(ends(&mut client, "h").len(), 1);
-    // A place that is not free refuses the renewal.
-    rows(&mut client, "CL.MTAKE p LEASE 1 60000 other MS");
-    let refused = rows(&mut client, &format!("CL.MTAKE q {hour} 0 p LEASE 1 60000 me MS HOLD h 3600000 me"));
-    assert_eq!(refused[0][0], 1);
-}
-
-#[test]
 fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
     let server = Server::start();
     let mut client = server.connect();
@@ -181,46 +150,20 @@ fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
 }
 
 #[test]
-fn rates_and_logs_are_settled_by_the_last_take() {
+fn of_a_log_a_million_units_may_be_used() {
     let server = Server::start();
     let mut client = server.connect();
-    let limiters = |quantity: &str| {
-        [
-            "t THROTTLE 99 1 3600",
-            "f FUNNEL 100 1 3600",
-            "b BUCKET 100 1 3600",
-            "w WINDOW 100 3600000",
-            "l LOG 100 3600",
-        ]
-        .map(|limiter| format!("{limiter} {quantity}"))
-        .join(" ")
-    };
-    rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", limiters("8")));
-    rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", limiters("5")));
-    // Of the eight that were taken before, nothing comes back.
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", limiters("2")));
-    assert_eq!(settled[1..].iter().map(|row| row[2]).collect::<Vec<_>>(), [92; 5]);
-    assert_eq!(client.int("EXISTS h"), 0);
-    rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", limiters("5")));
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", limiters("7")));
-    assert_eq!(settled[1..].iter().map(|row| row[2]).collect::<Vec<_>>(), [85; 5]);
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", limiters("7")));
-    assert_eq!(settled[1..].iter().map(|row| row[2]).collect::<Vec<_>>(), [85; 5], "nothing is held");
-    // What came in between is not given back: of a log, only entries as old as the take.
+    // Of units taken in between, none is given back: only entries as old as the take.
     rows(&mut client, "CL.MTAKE m LOG 100 3600 5 HOLD h 300 me");
     client.call("CL.LOG m 100 3600 7");
     assert_eq!(first(&mut client, "CL.MSETTLE m LOG 100 3600 0 HOLD h me")[2], 93);
     assert_eq!(client.int("ZCARD m"), 7);
     // Up to 1,000,000 used, and up to 10,000 more than held.
     rows(&mut client, "CL.MTAKE m LOG 1000000 3600 10000 HOLD h 300 me");
-    assert_eq!(
-        client.error("CL.MSETTLE m LOG 100 3600 1000001 HOLD h me"),
-        "ERR quantity must be an integer from 0 to 1000000"
-    );
-    assert_eq!(
-        client.error("CL.MSETTLE m LOG 100 3600 20001 HOLD h me"),
-        "ERR quantity must be an integer from -9223372036854775807 to 10000"
-    );
+    for (used, range) in [(1_000_001, "0 to 1000000"), (20_001, "-9223372036854775807 to 10000")] {
+        let error = client.error(&format!("CL.MSETTLE m LOG 100 3600 {used} HOLD h me"));
+        assert_eq!(error, format!("ERR quantity must be an integer from {range}"));
+    }
     assert_eq!(client.int("ZCARD m"), 10_007);
     rows(&mut client, "CL.MSETTLE m LOG 100 3600 20000 HOLD h me");
     assert_eq!(client.int("ZCARD m"), 20_007);
@@ -365,10 +308,10 @@ fn a_record_has_sixteen_parts() {
 fn at_most_a_thousand_parts_run_out_in_a_call() {
     let server = Server::start();
     let mut client = server.connect();
-    each_takes(&mut client, 0..2_500, "q FIXED 10000 3600000 1 MS HOLD h 3000");
+    each_takes(&mut client, 0..2_500, "q FIXED 10000 3600000 1 MS HOLD h 6000");
     assert_eq!(client.int("GET q"), 2_500);
     rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3600000 alive");
-    std::thread::sleep(std::time::Duration::from_millis(3_050));
+    std::thread::sleep(std::time::Duration::from_millis(6_050));
     for left in [1_501, 501, 1, 1] {
         rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 0 MS HOLD h");
         assert_eq!(client.int("GET q"), left);
@@ -395,6 +338,14 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
     each_takes(&mut client, 0..1_500, &format!("{quota} 1 MS HOLD h 3000"));
     rows(&mut client, "CL.MTAKE p FIXED 1 86400000 1 MS HOLD h 3000 other");
     let call = format!("CL.BMTAKE {quota} 1 p FIXED 1 86400000 1 MS HOLD h 86400000 me");
+    assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
+    // What its owner has held of rates is not among those thousand parts.
+    client.call("FLUSHALL");
+    let rates: Vec<_> = (0..1_100).map(|n| format!(" r{n} THROTTLE 9 1 3600000 1")).collect();
+    let rates = rates.concat();
+    rows(&mut client, &format!("CL.MTAKE{rates} MS HOLD h 400 me"));
+    rows(&mut client, &format!("CL.MTAKE {quota} 10000 MS HOLD h 400 dead"));
+    let call = format!("CL.BMTAKE {quota} 10000{rates} MS HOLD h 86400000 me");
     assert!(Waiter::ask(&server, &call).answer().starts_with("0 "));
     // What was held of a rate comes back to no window that has its key now, but is carried out.
     client.call("FLUSHALL");
@@ -430,6 +381,7 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     }
     let call = format!("q {day} 1 HOLD h 7200");
     let before = ["q", "h"].map(|key| client.snapshot(key));
+    let mut waiting = 0;
     for command in ["CL.MTAKE", "CL.MPEEK"] {
         let refused = rows(&mut client, &format!("{command} {call} new"));
         assert_eq!(refused[0][..3], [1, 1_000_000, 950_001]);
@@ -440,6 +392,22 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
         assert!((86_200..=86_400).contains(&wait), "{wait}");
     }
     assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
+    // CL.BMTAKE waits where it may, also behind others, and is not admitted at its turn before there is room.
+    let in_script = ["EVAL", "return redis.call(unpack(ARGV))", "0"].into_iter();
+    let in_script: Vec<&str> =
+        in_script.chain("CL.BMTAKE q FIXED 1000000 86400 1 HOLD h 7200 new".split(' ')).collect();
+    assert_eq!(client.call(&in_script), redis::Value::Nil);
+    assert_eq!(first(&mut client, &format!("CL.BMTAKE q {day} 1 MAXLEN 0 HOLD h 7200 new"))[0], 1);
+    assert_eq!(client.call(&format!("CL.BMTAKE q {day} 1 TIMEOUT 0.1 HOLD h 7200 new")), redis::Value::Nil);
+    let chain = format!("CL.BMTAKE other {day} 1 q {day} 1 ELSE p {day} 1 HOLD h 7200 chained FLOW c");
+    let mut waits =
+        [format!("CL.BMTAKE {call} waits"), format!("CL.BMTAKE {call} behind"), chain].map(|call| {
+            let waiter = Waiter::ask(&server, &call);
+            waiting += 1;
+            wait_for_blocked(&mut client, waiting);
+            waiter
+        });
+    assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
     // An owner that is there may pass it.
     for (owner, parts) in [(one, 100_001), (same_hash, 100_002)] {
         assert_eq!(first(&mut client, &format!("CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 {owner}"))[0], 0);
@@ -448,11 +416,22 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     // Nothing is to be held: admitted.
     assert_eq!(first(&mut client, &format!("CL.MTAKE q {day} 0 HOLD h 7200 new"))[0], 0);
     assert_eq!(first(&mut client, &format!("CL.MTAKE q {day} 1 HOLD h"))[0], 0);
-    // Settlements that remove three parts make room for one.
+    // Settlements that remove three parts make room for one. First served are the clients that wait.
+    for waiter in &mut waits {
+        assert!(waiter.is_waiting());
+    }
     rows(&mut client, &format!("CL.MSETTLE q {day} 1 p {day} 1 HOLD h 1"));
     rows(&mut client, &format!("CL.MSETTLE q {day} 1 HOLD h 2"));
-    assert_eq!(first(&mut client, &format!("CL.MTAKE {call} new"))[0], 0);
+    wait_for_blocked(&mut client, 2);
+    assert!(waits[0].answer().starts_with("0 "));
     assert_eq!(first(&mut client, &format!("CL.MTAKE {call} newer"))[0], 1);
+    for owner in [3, 4] {
+        rows(&mut client, &format!("CL.MSETTLE q {day} 1 p {day} 1 HOLD h {owner}"));
+    }
+    for waiter in &mut waits[1..] {
+        let answer = waiter.answer();
+        assert!(answer.starts_with("0 "), "{answer}");
+    }
 }
 
 #[test]
@@ -755,86 +734,6 @@ fn any_bytes_are_names() {
 /// The sixth integers of the rows: what was taken, or what each key bears.
 fn shares(reply: &[Vec<i64>]) -> Vec<i64> {
     reply[1..].iter().map(|row| row[5]).collect()
-}
-
-#[test]
-fn along_spill_what_was_not_used_goes_back_to_the_last_first() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = |used: i64| {
-        format!("a FIXED 10 3600 {used} SPILL b FIXED 10 TOTAL {used} SPILL c FIXED 10 TOTAL {used}")
-    };
-    let counts = |client: &mut Client| {
-        ["a", "b", "c"].map(|key| client.get::<Option<i64>, _>(&format!("GET {key}")).unwrap_or(0))
-    };
-    let held = [4, 10, 4];
-    for (used, bears) in [
-        (18, held),
-        (17, [4, 10, 3]),
-        (14, [4, 10, 0]),
-        (9, [4, 5, 0]),
-        (3, [3, 0, 0]),
-        (0, [0, 0, 0]),
-        // Six of a and six of c are free. The last goes into debt.
-        (20, [6, 10, 4]),
-        (24, [10, 10, 4]),
-        (25, [10, 10, 5]),
-        (40, [10, 10, 20]),
-    ] {
-        client.call("FLUSHALL");
-        let taken = rows(
-            &mut client,
-            "CL.MTAKE a FIXED 4 3600 18 SPILL b FIXED 10 TOTAL 18 SPILL c FIXED 10 TOTAL 18 HOLD h 300 me",
-        );
-        assert_eq!((taken[0][0], shares(&taken)), (0, held.to_vec()));
-        let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", call(used)));
-        assert_eq!(shares(&settled), bears, "{used}");
-        assert_eq!(counts(&mut client), bears, "{used}");
-        assert_eq!(client.int("EXISTS h"), 0);
-    }
-}
-
-/// A rate of which nothing is held is charged as a window is, if something is held of the chain.
-#[test]
-fn along_spill_a_rate_bears_what_does_not_fit_before_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = |used: i64| format!("a FIXED 10 3600 {used} SPILL r THROTTLE 9 1 3600 {used} HOLD h");
-    assert_eq!(shares(&rows(&mut client, &format!("CL.MTAKE {} 300 me", call(4)))), [4, 0]);
-    assert_eq!(shares(&rows(&mut client, &format!("CL.MSETTLE {} me", call(13)))), [10, 3]);
-    assert_eq!((client.int("GET a"), client.ints("CL.PEEK r 9 1 3600 0")[2]), (10, 7));
-}
-
-#[test]
-fn along_else_the_pool_that_is_held_is_settled_by_its_own_quantity() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let call = |units: i64, cents: i64| {
-        format!("a FIXED 10 3600 {units} ELSE r THROTTLE 9 1 3600 {units} ELSE c FIXED 20000 TOTAL {cents}")
-    };
-    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", call(8, 36)));
-    assert_eq!(shares(&taken), [8, 0, 0]);
-    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 you", call(8, 36)));
-    assert_eq!(shares(&taken), [0, 8, 0]);
-    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 they", call(8, 36)));
-    assert_eq!(shares(&taken), [0, 0, 36]);
-    for (owner, bears) in [("they", vec![0, 0, 50]), ("me", vec![11, 0, 0]), ("you", vec![0, 11, 0])] {
-        let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h {owner}", call(11, 50)));
-        assert_eq!(shares(&settled), bears, "{owner}");
-    }
-    assert_eq!((client.int("GET a"), client.int("GET c")), (11, 50));
-    assert_eq!(client.int("EXISTS h"), 0);
-    // Of an owner without a hold, the first window that admits its quantity is charged, else the last, into
-    // debt.
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 9)));
-    assert_eq!(shares(&settled), [0, 0, 9]);
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 30_000)));
-    assert_eq!(shares(&settled), [0, 0, 30_000]);
-    assert_eq!(settled[3][0], 1, "in debt");
-    client.call("DEL a");
-    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 9)));
-    assert_eq!(shares(&settled), [2, 0, 0]);
-    assert_eq!(crate::info::fields(&mut client)["holds_unknown"], "3");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! CL.ACQUIRE, CL.RENEW, CL.RELEASE: replies, states, effects; and sorted sets that are a log or leases.
 
-use crate::common::{Client, Effect, ReplicaStream, Server, ceil_div, entries, ints, propagated, wall_ns};
+use crate::common::{ReplicaStream, Server, ceil_div, entries, propagated, wall_ns};
 
 /// The wall clock in microseconds.
 fn wall_us() -> i64 {
@@ -149,63 +149,4 @@ fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
         format!("PEXPIREAT k {}", ceil_div(b.into(), 1_000)),
     ];
     assert_eq!(stream.effects(&server), propagated(0, expected));
-}
-
-#[test]
-fn effects_are_one_transaction() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    let end_of = |client: &mut Client, id: &str| {
-        entries(client, "k").into_iter().find(|entry| entry.0 == id.as_bytes()).unwrap().1
-    };
-    let expire = |end: i64| format!("PEXPIREAT k {}", ceil_div(end.into(), 1_000));
-
-    client.call("SELECT 4");
-    client.call("CL.ACQUIRE k 2 100 a");
-    let a = end_of(&mut client, "a");
-    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(a)]));
-    client.call("CL.ACQUIRE k 2 50 b");
-    let b = end_of(&mut client, "b");
-    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {b} b"), expire(a)]));
-
-    client.call("CL.ACQUIRE k 2 50 c");
-    client.call("CL.RENEW k 50 c");
-    client.call("CL.RELEASE k c");
-    client.error("CL.RENEW k x a");
-    assert_eq!(stream.effects(&server), [], "refusals and errors");
-
-    client.call("CL.RENEW k 10 a");
-    let a = end_of(&mut client, "a");
-    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(b)]));
-    client.call("CL.RELEASE k b");
-    assert_eq!(stream.effects(&server), propagated(4, ["ZREM k b".to_owned(), expire(a)]));
-    client.call("CL.RELEASE k a");
-    let delete = vec![Effect { db: 4, command: "UNLINK k".to_owned() }];
-    assert_eq!(stream.effects(&server), Effect::alone(4, delete));
-
-    // The next admitted call removes the leases that have ended.
-    client.call("CL.ACQUIRE k 3 1000 long");
-    let ended = wall_us() - 60_000_000;
-    client.call(&format!("ZADD k {ended} x {ended} y"));
-    stream.effects(&server);
-    client.call("CL.ACQUIRE k 3 10 a");
-    let (a, long) = (end_of(&mut client, "a"), end_of(&mut client, "long"));
-    let effects = [format!("ZADD k {a} a"), "ZREMRANGEBYRANK k 0 1".to_owned(), expire(long)];
-    assert_eq!(stream.effects(&server), propagated(4, effects));
-
-    client.call("DEL k");
-    stream.effects(&server);
-    for command in ["MULTI", "CL.ACQUIRE k 2 100 a", "CL.ACQUIRE k 1 100 b", "CL.RELEASE k a", "EXEC"] {
-        client.call(command);
-    }
-    let seen = stream.effects(&server);
-    let words: Vec<&str> = seen.iter().map(|e| e.command.split(' ').next().unwrap()).collect();
-    assert_eq!(words, ["MULTI", "ZADD", "PEXPIREAT", "UNLINK", "EXEC"]);
-
-    let script = "redis.call('CL.ACQUIRE', KEYS[1], 2, 100, 'a') return redis.call('CL.ACQUIRE', KEYS[1], 1, 100, 'b')";
-    let answer = ints(&client.call(&["EVAL", script, "1", "k"])).unwrap();
-    assert_eq!(answer, [1, 1, 0, 100, 100]);
-    let a = end_of(&mut client, "a");
-    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(a)]));
 }

@@ -57,41 +57,6 @@ fn a_refused_call_removes_nothing_and_the_next_admitted_one_what_has_left() {
     assert_eq!(stream.effects(&server), propagated(0, effects));
 }
 
-#[test]
-fn effects_are_one_transaction_and_refusals_are_none() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    let of_call = |client: &mut Client, key: &str| {
-        let stored = entries(client, key);
-        let score = stored[0].1;
-        let added: Vec<String> = (0..stored.len()).map(|k| format!("{score} {score}-{k}")).collect();
-        let added = added.join(" ");
-        let expiry = ceil_div((score + 60_000_000).into(), 1_000);
-        [format!("ZADD {key} NX {added}"), format!("PEXPIREAT {key} {expiry}")]
-    };
-    client.call("SELECT 3");
-    client.call("CL.LOG k 5 60 0");
-    client.call("CL.LOG k 5 60 3");
-    client.call("CL.LOG k 5 60 3");
-    client.call("CL.LOG k 5 60 6");
-    client.error("CL.LOG k 5 x");
-    let expected = propagated(3, of_call(&mut client, "k"));
-    assert_eq!(stream.effects(&server), expected);
-
-    client.call("SELECT 0");
-    for command in ["MULTI", "CL.LOG a 5 60 3", "CL.LOG a 5 60 3", "CL.LOG b 5 60 2", "EXEC"] {
-        client.call(command);
-    }
-    let both = [of_call(&mut client, "a"), of_call(&mut client, "b")].concat();
-    assert_eq!(stream.effects(&server), propagated(0, both));
-
-    let script = "redis.call('CL.LOG', KEYS[1], 5, 60, 3) redis.call('CL.LOG', KEYS[1], 5, 60, 3)";
-    client.call(&["EVAL", script, "1", "scripted"]);
-    let expected = propagated(0, of_call(&mut client, "scripted"));
-    assert_eq!(stream.effects(&server), expected);
-}
-
 /// The work of a call on a log of a million is bounded by its quantity, not by the log.
 #[test]
 fn a_million_entries_are_handled_in_bounded_steps() {

@@ -21,7 +21,6 @@ mod flows;
 mod foreign;
 mod functions;
 mod holds;
-mod hostile;
 mod info;
 mod leases;
 mod lifecycle;

@@ -2,6 +2,7 @@
 //! and how the decisions of the call before and the call after compare. The scripts imitate the scripts of
 //! other projects without copying them.
 
+use super::effects::no_child;
 use super::replication::{attach, catch_up};
 use crate::common::{Client, Options, Server, requires, wait_until, wall_ns};
 use std::fs::OpenOptions;
@@ -12,13 +13,6 @@ fn resp(command: &str) -> String {
     let words: Vec<String> =
         command.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{}", words.len(), words.concat())
-}
-
-fn wait_for_rewrite(client: &mut Client) {
-    wait_until("the rewrite of the append-only file", || {
-        let state = ["aof_rewrite_scheduled", "aof_rewrite_in_progress"].map(|field| client.info(field));
-        if state == ["0", "0"] { Ok(()) } else { Err(format!("{state:?}")) }
-    });
 }
 
 /// The reply of a script to a key and arguments.
@@ -49,7 +43,7 @@ fn a_replica_decides_the_calls_of_a_primary_with_redis_cell() {
     assert_eq!(from_redis_cell("DEL k"), None);
     assert_eq!(copy.info("master_link_status"), "up");
     // The replica's own file contains states, so a restart does not decide the calls a third time.
-    wait_for_rewrite(&mut copy);
+    no_child(&mut copy);
     let files = std::fs::read_dir(replica.folder().join("appendonlydir")).unwrap();
     // Files that the rewrite has replaced may be deleted by now.
     let file: Vec<u8> =
@@ -79,7 +73,7 @@ fn a_file_of_calls_is_decided_again_and_a_file_of_states_is_not() {
     assert!(state >= replayed + 3_600_000_000_000, "{state} from a replay after {replayed}");
 
     client.call("BGREWRITEAOF");
-    wait_for_rewrite(&mut client);
+    no_child(&mut client);
     assert_eq!(client.info("aof_last_bgrewrite_status"), "ok");
     server.restart();
     assert_eq!(server.connect().tat("k"), Some(state));

@@ -1,6 +1,6 @@
 //! CL.PAUSE: no unit before the wait is over, one unit at its end, and then units at the rate.
 
-use crate::common::{Client, Effect, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until};
+use crate::common::{Client, Effect, ReplicaStream, Server, Waiter, wait_for_blocked};
 
 /// Runs calls in one transaction, so that next to no time passes between them.
 fn at_once(client: &mut Client, calls: &[&str]) -> Vec<Vec<i64>> {
@@ -63,20 +63,4 @@ fn clients_in_the_queue_wait_for_its_end() {
     assert_eq!(crate::info::fields(&mut client)["blocked_clients"], "1");
     client.call("DEL k");
     assert!(waiter.answer().starts_with("0 1 0"), "admitted once the pause is gone");
-}
-
-#[test]
-fn one_worker_stops_all_until_the_upstream_allows_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.PAUSE upstream 4 100 1000 300 MS");
-    let mut refused = 0;
-    wait_until("the end of the pause", || match client.ints("CL.THROTTLE upstream 4 100 1000 1 MS")[..] {
-        [0, ..] => Ok(()),
-        ref seen => {
-            refused += 1;
-            Err(format!("{seen:?}"))
-        }
-    });
-    assert!(refused > 0);
 }

@@ -1,6 +1,7 @@
 //! Restarts: exactly the same state is loaded, with or without the module.
 
 use crate::common::{BINARY, Client, Effect, Options, Server, Snapshot, read_aof, wait_until};
+use crate::effects::no_child;
 
 const KEYS: [&str; 5] = ["once", "twice", "full", "uneven", "far"];
 
@@ -78,10 +79,7 @@ fn a_rewritten_append_only_file_brings_back_the_same_instants() {
         let mut client = server.connect();
         use_limits(&mut client);
         client.call("BGREWRITEAOF");
-        wait_until("the rewrite", || {
-            let state = ["aof_rewrite_scheduled", "aof_rewrite_in_progress"].map(|field| client.info(field));
-            if state == ["0", "0"] { Ok(()) } else { Err(format!("{state:?}")) }
-        });
+        no_child(&mut client);
         client.throttle_checked("once", "9 10 3600 1"); // after the rewrite
         let before = states(&mut client);
         server.restart();

@@ -1,7 +1,7 @@
 //! Servers whose configuration renames commands: a call that needs a missing one is an error before anything
 //! is written.
 
-use crate::common::{BINARY, COMMANDS, Client, Options, ReplicaStream, Server, Waiter, wait_until, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Options, ReplicaStream, Server, Waiter, wall_ns};
 
 /// Calls that write, each with its key and the commands that its effects need. Their order matters: without a
 /// lease there is nothing to renew.
@@ -163,12 +163,7 @@ fn refusals_and_checks_need_no_effects() {
 fn a_client_that_waits_in_a_cluster_is_admitted_without_exists() {
     let server = Options::new().set("cluster-enabled", "yes").rename("EXISTS", "").start();
     let mut client = server.connect();
-    let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
-    client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-    wait_until("the cluster to serve", || match client.text("CLUSTER INFO") {
-        info if info.contains("cluster_state:ok") => Ok(()),
-        info => Err(info),
-    });
+    crate::several::own_all_slots(&mut client);
     client.call("CL.THROTTLE k 0 1 200 1 MS");
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 200 1 0 MS");
     assert_eq!(waiter.answer().split(' ').next(), Some("0"));

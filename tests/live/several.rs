@@ -1,6 +1,6 @@
 //! CL.MTAKE, CL.MPEEK and CL.MSETTLE: several limiters of any kind in one call.
 
-use crate::common::{Client, Effect, KINDS, Options, ReplicaStream, Server, wait_until};
+use crate::common::{Client, KINDS, Options, ReplicaStream, Server, wait_until};
 
 /// The rows of a call: the combined one, then one for each key.
 pub fn rows<W: crate::common::Words + ?Sized>(client: &mut Client, command: &W) -> Vec<Vec<i64>> {
@@ -118,25 +118,8 @@ fn words_are_keys_where_a_kind_stands_behind_them() {
     let keys: Vec<String> = client.get(&format!("COMMAND GETKEYS {call}"));
     assert_eq!(keys, ["THROTTLE", "MS", "AGO", "SHADOW"]);
     // An empty key, one that is not UTF-8, and one with a NUL byte.
-    let words: Vec<&[u8]> = vec![
-        b"CL.MTAKE",
-        b"",
-        b"throttle",
-        b"9",
-        b"10",
-        b"60",
-        b"1",
-        b"\xff\xfe",
-        b"Fixed",
-        b"5",
-        b"60",
-        b"1",
-        b"a\0b",
-        b"LEASE",
-        b"1",
-        b"60",
-        b"\0\xff",
-    ];
+    let call = b"CL.MTAKE  throttle 9 10 60 1 \xff\xfe Fixed 5 60 1 a\0b LEASE 1 60 \0\xff";
+    let words: Vec<&[u8]> = call.split(|byte| *byte == b' ').collect();
     assert_eq!(rows(&mut client, &words).len(), 4);
 }
 
@@ -175,36 +158,6 @@ fn the_server_finds_the_keys() {
     }
 }
 
-#[test]
-fn all_effects_are_one_transaction() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    rows(&mut client, "CL.MTAKE a THROTTLE 9 10 3600 1 b THROTTLE 99 100 7200 1");
-    let mut effects = Effect::of_call(&mut client, 0, "a");
-    effects.extend(Effect::of_call(&mut client, 0, "b"));
-    assert_eq!(stream.effects(&server), Effect::transaction(0, effects));
-    // All kinds: the effects are one transaction, and a check propagates nothing.
-    let all = |quantity| {
-        let limiters = kinds().into_iter().enumerate();
-        limiters.fold(String::new(), |call, (at, (limiter, _))| call + &on(at, &limiter, quantity))
-    };
-    for call in
-        [format!("CL.MTAKE{}", all(2)), format!("CL.MSETTLE{}", all(-1)).replace("LEASE 2 3600", "LEASE 2 0")]
-    {
-        rows(&mut client, &call);
-        let effects = stream.effects(&server);
-        let words: Vec<&str> =
-            effects.iter().map(|effect| effect.command.split(' ').next().unwrap()).collect();
-        assert_eq!((words.first(), words.last()), (Some(&"MULTI"), Some(&"EXEC")), "{call}: {words:?}");
-        assert_eq!(words.iter().filter(|word| **word == "MULTI").count(), 1, "{call}: {words:?}");
-        assert!(words.iter().all(|word| !word.starts_with("CL.")), "{call}: {words:?}");
-    }
-    rows(&mut client, &format!("CL.MPEEK{}", all(1)));
-    rows(&mut client, &format!("CL.MSETTLE{}", all(0)).replace(" k7 LEASE 2 3600 id0", ""));
-    assert_eq!(stream.effects(&server), []);
-}
-
 /// Units of a window that the call names and that has ended are charged to nothing, and everything else is
 /// settled.
 #[test]
@@ -241,6 +194,11 @@ pub fn own_all_slots(client: &mut Client) {
         let slots: Vec<String> = (from..from + 4096).map(|slot| slot.to_string()).collect();
         client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
     }
+    wait_for_cluster(client);
+}
+
+/// Waits until the cluster of the node serves all slots.
+pub fn wait_for_cluster(client: &mut Client) {
     wait_until("the cluster to be up", || match client.text("CLUSTER INFO") {
         info if info.contains("cluster_state:ok") => Ok(()),
         info => Err(info),

@@ -1,20 +1,7 @@
 //! The replies of CL.THROTTLE, compared with brandur/redis-cell, and its options.
 
-use crate::common::{Server, ints};
+use crate::common::Server;
 use std::time::Duration;
-
-#[test]
-fn answers_the_documented_example() {
-    let server = Server::start();
-    let calls = [
-        "CL.THROTTLE user123 15 30 60 1",
-        "CL.THROTTLE user123 15 30 60 4",
-        "CL.THROTTLE user123 15 30 60 17",
-    ];
-    let answers = server.connect().pipeline(&calls);
-    let answers: Vec<_> = answers.iter().map(|answer| ints(answer.as_ref().unwrap()).unwrap()).collect();
-    assert_eq!(answers, [[0, 16, 15, -1, 2], [0, 16, 11, -1, 10], [1, 16, 11, -1, 10]]);
-}
 
 #[test]
 fn the_command_name_is_case_insensitive() {

@@ -1,8 +1,9 @@
 //! CL.TOP: the keys that are refused most often, and the cost of the record.
 
 use crate::common::{
-    COMMANDS, Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until, wall_ns,
+    COMMANDS, Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wall_ns,
 };
+use crate::replication::attach;
 use redis::Value;
 
 /// A row: key, refusals, error, last refusal.
@@ -230,13 +231,8 @@ fn nothing_of_it_is_propagated_or_stored() {
 #[test]
 fn on_a_replica_too() {
     let primary = Server::start();
-    let replica = Server::start();
+    let replica = attach(&primary, Options::new());
     let mut client = replica.connect();
-    client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    wait_until("the replica to be in step", || match client.info("master_link_status") {
-        seen if seen == "up" => Ok(()),
-        seen => Err(seen),
-    });
     assert!(top(&mut client, "CL.TOP").is_empty());
     assert_eq!(client.text("CL.TOP RESET"), "OK");
 }

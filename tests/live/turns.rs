@@ -3,21 +3,8 @@
 use crate::common::{
     BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, requires, wait_for_blocked, wait_until,
 };
+use crate::waiting::{HOURLY, leave, queue};
 use std::time::{Duration, Instant};
-
-/// One an hour: nobody's turn comes by itself.
-const HOURLY: &str = "0 1 3600";
-
-fn queue(server: &Server, client: &mut Client, key: &str, limit: &str, count: usize) -> Vec<Waiter> {
-    let before = client.info("blocked_clients").parse::<usize>().unwrap();
-    (1..=count)
-        .map(|place| {
-            let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE {key} {limit} 1 0"));
-            wait_for_blocked(client, before + place);
-            waiter
-        })
-        .collect()
-}
 
 /// Regression: the loop of Redis 7.0 did not sleep while the next timer was 36 minutes away or more.
 #[test]
@@ -54,8 +41,8 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
         client.call(&format!("CL.THROTTLE k {limit}"));
         let tat = client.tat("k").unwrap();
         // One that stays, two that leave, three bookings.
-        let mut waiters = queue(&server, &mut client, "k", limit, 1);
-        let leavers = queue(&server, &mut client, "k", limit, 2);
+        let mut waiters = queue(&server, &mut client, 1);
+        let leavers = queue(&server, &mut client, 2);
         stream.effects(&server);
         for hours in 4..=6 {
             let booked = client.ints(&format!("CL.RESERVE k {limit}"))[3];
@@ -65,16 +52,8 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
             let effect = Effect::alone(0, Effect::of_call(&mut client, 0, "k"));
             assert_eq!(stream.effects(&server), effect);
         }
-        for mut leaver in leavers {
-            match way {
-                "disconnect" => drop(leaver),
-                way => {
-                    client.call(&way.replace("id", &leaver.id.to_string()));
-                    if way.contains("UNBLOCK") {
-                        assert_eq!(leaver.answer(), "null");
-                    }
-                }
-            }
+        for leaver in leavers {
+            leave(&mut client, leaver, way);
         }
         wait_for_blocked(&mut client, 1);
         assert_eq!(client.tat("k").unwrap(), tat + 6 * hour);
@@ -97,7 +76,7 @@ pub fn a_settlement_that_charges_keeps_the_cost_of_clients_that_left() {
     let (limit, hour) = ("0 1 3600", 3_600_000_000_000);
     client.call(&format!("CL.THROTTLE k {limit}"));
     let tat = client.tat("k").unwrap();
-    let leavers = queue(&server, &mut client, "k", limit, 5);
+    let leavers = queue(&server, &mut client, 5);
     for _ in 0..5 {
         client.call(&format!("CL.RESERVE k {limit}"));
     }
@@ -126,9 +105,9 @@ pub fn a_time_to_live_that_is_cut_moves_the_queue() {
         let mut waiters = Vec::new();
         if cut_first {
             client.call("PEXPIRE k 300");
-            waiters = queue(&server, &mut client, "k", HOURLY, 1);
+            waiters = queue(&server, &mut client, 1);
         } else {
-            waiters.extend(queue(&server, &mut client, "k", HOURLY, 1));
+            waiters.extend(queue(&server, &mut client, 1));
             client.call("PEXPIRE k 20");
         }
         assert!(waiters[0].answer().starts_with("0 1 0 -1 "), "{cut_first}");
@@ -188,8 +167,8 @@ fn a_timeout_is_replied_while_writes_are_paused() {
 /// reply. With an error, nothing is written.
 fn at_its_turn(options: &Options, change: impl Fn(&Server, &mut Client), expected: &str) {
     for (first, call) in [
-        ("CL.THROTTLE {k}second 0 1 400 1 MS", "CL.BTHROTTLE {k}second 0 1 400 1 0 MS"),
-        ("CL.ACQUIRE k 1 400 other MS", "CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a"),
+        ("CL.THROTTLE {k}second 0 1 1000 1 MS", "CL.BTHROTTLE {k}second 0 1 1000 1 0 MS"),
+        ("CL.ACQUIRE k 1 1000 other MS", "CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a"),
     ] {
         let server = options.clone().start();
         let mut client = server.connect();
@@ -349,7 +328,7 @@ fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
     ] {
         client.call("DEL k");
         client.call("CL.CHARGE k 0 1 3600");
-        let mut waiters = queue(&server, &mut client, "k", HOURLY, 1);
+        let mut waiters = queue(&server, &mut client, 1);
         client.call("PEXPIRE k 20");
         std::thread::sleep(Duration::from_millis(30));
         match noticed_by {

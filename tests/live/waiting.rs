@@ -8,7 +8,7 @@ use redis::Value;
 use std::time::{Duration, Instant};
 
 /// One an hour: no turn comes during a test.
-const HOURLY: &str = "0 1 3600";
+pub const HOURLY: &str = "0 1 3600";
 /// The start of the reply to a client that is admitted. It ends with the time that the rest of the queue will
 /// take.
 const ADMITTED: &str = "0 1 0 -1 ";
@@ -21,12 +21,13 @@ fn full() -> (Server, Client) {
     (server, client)
 }
 
-/// `count` clients that wait for `k` without a timeout, in this order.
-fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
+/// `count` clients more that wait for `k` without a timeout, in this order.
+pub fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
+    let before: usize = client.info("blocked_clients").parse().unwrap();
     (1..=count)
         .map(|place| {
             let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
-            wait_for_blocked(client, place);
+            wait_for_blocked(client, before + place);
             waiter
         })
         .collect()
@@ -118,22 +119,6 @@ pub fn leave(client: &mut Client, mut leaver: Waiter, way: &str) {
         "CLIENT KILL ID id" | "disconnect" => drop(leaver),
         _ => assert_eq!(leaver.answer(), "null", "{way}"),
     }
-}
-
-#[test]
-fn a_timeout_ends_a_wait_that_has_become_longer() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE k 0 1 400 1 MS");
-    let asked = Instant::now();
-    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 400 1 0.9 MS");
-    wait_for_blocked(&mut client, 1);
-    client.call("CL.CHARGE k 0 1 400 10000 MS");
-    let before = client.snapshot("k");
-    assert_eq!(waiter.answer(), "null");
-    assert!(asked.elapsed() >= Duration::from_millis(900), "{:?}", asked.elapsed());
-    assert_eq!(client.snapshot("k"), before);
-    wait_for_blocked(&mut client, 0);
 }
 
 #[test]
@@ -255,26 +240,6 @@ fn the_costs_of_the_queue_count_as_taken() {
     client.call("CL.REFUND k 2 3 3600");
     assert_eq!(waiter.answer(), "0 3 0 -1 3600");
     assert_eq!(client.ints("CL.PEEK k 2 3 3600")[..3], [1, 3, 0]);
-}
-
-#[test]
-fn a_queue_is_not_starved_by_calls_that_do_not_wait() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE k 0 1 50 1 MS");
-    let mut waiters: Vec<Waiter> =
-        (0..5).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 50 1 0 MS")).collect();
-    let calls = ["CL.THROTTLE k 0 1 50 1 MS"; 32];
-    wait_until("all to be served", || {
-        client.pipeline(&calls);
-        waiters.retain_mut(|waiter| {
-            let still = waiter.is_waiting();
-            assert!(still || waiter.answer().starts_with("0 1 "));
-            still
-        });
-        if waiters.is_empty() { Ok(()) } else { Err(format!("{} still wait", waiters.len())) }
-    });
-    wait_for_blocked(&mut client, 0);
 }
 
 #[test]
@@ -492,10 +457,7 @@ fn ten_thousand_at_once() {
         wait_for_blocked(&mut client, 0);
         assert_eq!(client.int("DBSIZE"), i64::try_from(count).unwrap());
         client.call("FLUSHALL");
-        wait_until("the connections to be closed", || match client.info("connected_clients").as_str() {
-            "1" => Ok(()),
-            seen => Err(seen.to_owned()),
-        });
+        client.wait_for("connected_clients", "1");
     }
     wait_until("the memory to be given back", || {
         let more = client.used_memory() - before;
@@ -561,5 +523,19 @@ fn a_cluster_serves_its_waiters() {
     let answer = waiter.answer();
     let errors = ["TRYAGAIN ", "CLUSTERDOWN ", "UNBLOCKED "];
     assert!(errors.iter().any(|error| answer.starts_with(error)), "{answer}");
+    // Whatever the turn: in both queues of a key, an hour before it.
+    drop(waiters);
+    wait_for_blocked(&mut client, 0);
+    client.call(&format!("CLUSTER ADDSLOTS {slot}"));
+    crate::several::wait_for_cluster(&mut client);
+    client.call("CL.THROTTLE {j}k 0 1 3600");
+    let hourly = ["CL.BTHROTTLE {j}k 0 1 3600 1 0", "CL.BMTAKE {j}k THROTTLE 0 1 3600 1"];
+    let mut waiters = hourly.map(|call| Waiter::ask(&server, call));
+    wait_for_blocked(&mut client, 2);
+    client.call(&format!("CLUSTER DELSLOTS {slot}"));
+    for waiter in &mut waiters {
+        let answer = waiter.answer();
+        assert!(errors.iter().any(|error| answer.starts_with(error)), "{answer}");
+    }
     server.assert_alive("a slot that leaves");
 }

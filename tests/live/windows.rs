@@ -1,97 +1,9 @@
-//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states and effects.
+//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states.
 
-use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, wait_until, wall_ns};
-use std::collections::HashMap;
-use std::sync::LazyLock;
+use crate::common::{BINARY, Effect, ReplicaStream, Server, wait_until, wall_ns};
 
 const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
-
-/// A limiter, and a limit of ten that lasts longer than any test.
-struct Limiter {
-    command: &'static str,
-    limit: String,
-    /// The fields that are state; none for a string.
-    fields: &'static [&'static str],
-}
-
-static LIMITERS: LazyLock<[Limiter; 4]> = LazyLock::new(|| {
-    let limiter = |command, limit: &str, fields| Limiter { command, limit: limit.to_owned(), fields };
-    [
-        limiter("CL.FUNNEL", "10 1 36000", &["left_quota", "leaking_ts"]),
-        limiter("CL.BUCKET", "10 1 36000", &["tokens", "timestamp"]),
-        limiter("CL.FIXED", "10 36000", &[]),
-        limiter("CL.WINDOW", &format!("10 {}", long_period()), &["window", "current", "previous"]),
-    ]
-});
-
-/// A period in seconds whose window has hours to go. Windows are aligned to the epoch, so one sometimes ends
-/// in the middle of a test.
-fn long_period() -> i64 {
-    static PERIOD: LazyLock<i64> = LazyLock::new(|| {
-        let left = |period: &i64| period - wall_ns() / S % period;
-        [86_400, 100_000, 123_456].into_iter().max_by_key(left).unwrap()
-    });
-    *PERIOD
-}
-
-impl Limiter {
-    /// The call for `quantity` on `key`.
-    fn call(&self, key: &str, tail: &str) -> String {
-        format!("{} {key} {} {tail}", self.command, self.limit)
-    }
-
-    fn is_hash(&self) -> bool {
-        !self.fields.is_empty()
-    }
-
-    /// The key before a call.
-    fn before(&self, client: &mut Client, key: &str) -> Before {
-        let there = client.int(&["EXISTS", key]) == 1;
-        let fields = if there && self.is_hash() { hash(client, key) } else { HashMap::new() };
-        Before { fields, expires: there.then(|| client.expiry_ms(key)) }
-    }
-
-    /// The effects of an admitted call, derived from the key after it: for a hash, the changed fields of the
-    /// state, and the fields that it does not read.
-    fn effects(&self, client: &mut Client, db: u32, key: &str, before: &Before) -> Vec<Effect> {
-        let ms = client.expiry_ms(key);
-        let expire = format!("PEXPIREAT {key} {ms}");
-        let in_place = BINARY.at_least(6, 2, 8);
-        let commands = if self.is_hash() {
-            // A small hash keeps its fields in the order in which they were written.
-            let words: Vec<(String, String)> = client.get(&["HGETALL", key]);
-            let told = words.into_iter().filter(|(field, value)| {
-                !self.fields.contains(&field.as_str()) || before.fields.get(field) != Some(value)
-            });
-            let told: Vec<String> = told.flat_map(|(field, value)| [field, value]).collect();
-            let expire = (!in_place || before.expires != Some(ms)).then_some(expire);
-            [format!("HSET {key} {}", told.join(" "))].into_iter().chain(expire).collect()
-        } else if in_place {
-            vec![format!("SET {key} {} PXAT {ms}", client.text(&["GET", key]))]
-        } else {
-            vec![format!("SET {key} {}", client.text(&["GET", key])), expire]
-        };
-        commands.into_iter().map(|command| Effect { db, command }).collect()
-    }
-
-    /// The same, as it appears when the call stands alone.
-    fn propagated(&self, client: &mut Client, db: u32, key: &str, before: &Before) -> Vec<Effect> {
-        let effects = self.effects(client, db, key, before);
-        if effects.len() > 1 { Effect::transaction(db, effects) } else { Effect::alone(db, effects) }
-    }
-}
-
-/// A key's fields and expiry.
-#[derive(Default)]
-struct Before {
-    fields: HashMap<String, String>,
-    expires: Option<i64>,
-}
-
-fn hash(client: &mut Client, key: &str) -> HashMap<String, String> {
-    client.get(&["HGETALL", key])
-}
 
 /// Runs `work` and returns the instants between which it ran, by the clock that the module reads too.
 fn timed<T>(work: impl FnOnce() -> T) -> (i64, T, i64) {
@@ -107,37 +19,16 @@ const MAX: i64 = i64::MAX;
 fn a_state_without_expiry_is_honoured_and_gets_one() {
     let server = Server::start();
     let mut client = server.connect();
-    for (n, limiter) in LIMITERS.iter().enumerate().filter(|(_, limiter)| limiter.is_hash()) {
-        let key = format!("k{n}");
-        client.ints(&limiter.call(&key, "4"));
-        let expiry = client.expiry_ms(&key);
-        client.call(&["PERSIST", &key]);
-        assert_eq!(client.ints(&limiter.call(&key, "7"))[..3], [1, 10, 6], "{}", limiter.command);
-        assert_eq!(client.expiry_ms(&key), -1, "a refusal writes nothing");
-        assert_eq!(client.ints(&limiter.call(&key, "6"))[..3], [0, 10, 0], "{}", limiter.command);
-        assert!(client.expiry_ms(&key) >= expiry, "{}", limiter.command);
-    }
-}
-
-#[test]
-fn an_admitted_call_propagates_its_state_and_nothing_else() {
-    let server = Server::start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    for (n, limiter) in LIMITERS.iter().enumerate() {
-        for (db, quantity, tail) in [(0, 3, "3"), (0, 2, "2 S"), (5, 10, "10")] {
-            client.call(&format!("SELECT {db}"));
-            let key = format!("k{n}");
-            client.call(&limiter.call(&key, "11")); // refused
-            client.call(&limiter.call(&key, "0"));
-            client.error(&limiter.call(&key, "x"));
-            let before = limiter.before(&mut client, &key);
-            assert_eq!(client.ints(&limiter.call(&key, tail))[0], 0, "{} {quantity}", limiter.command);
-            client.call(&limiter.call(&key, "10")); // refused
-            client.call(&limiter.call(&key, "0"));
-            let expected = limiter.propagated(&mut client, db, &key, &before);
-            assert_eq!(stream.effects(&server), expected, "{} {tail} in database {db}", limiter.command);
-        }
+    for limiter in ["FUNNEL k 10 1 36000", "BUCKET k 10 1 36000", "WINDOW k 10 700000000"] {
+        let call = |quantity: i64| format!("CL.{limiter} {quantity}");
+        client.call("DEL k");
+        client.ints(&call(4));
+        let expiry = client.expiry_ms("k");
+        client.call("PERSIST k");
+        assert_eq!(client.ints(&call(7))[..3], [1, 10, 6], "{limiter}");
+        assert_eq!(client.expiry_ms("k"), -1, "a refusal writes nothing");
+        assert_eq!(client.ints(&call(6))[..3], [0, 10, 0], "{limiter}");
+        assert!(client.expiry_ms("k") >= expiry, "{limiter}");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::calls::holds::{Seen, Used};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Call, Handles, Key};
-use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
+use crate::limiters::{Limiter, Pending, Target, Verb, WholeCall};
 use crate::outcome::FEW;
 use crate::waiting;
 
@@ -95,7 +95,7 @@ impl<'c> Request<'c> {
             Some(seen) => seen.decide(at, &named.limiter.with_units(share.unwrap_or(0)), &target, verb)?,
             None => match (share, &named.limiter, loaded) {
                 (Some(units), Limiter::Fixed(window), Some((counter, now))) => {
-                    Pending::Fixed(Quantity { units, ..*window }.take_on(counter, now, target.ahead)?)
+                    Pending::Fixed(WholeCall { units, ..*window }.take_on(counter, now, target.ahead)?)
                 }
                 (Some(units), limiter, _) => limiter.with_units(units).take(&target)?,
                 (None, limiter, _) => limiter.keep(plan.answer(at)),
@@ -206,6 +206,6 @@ impl Decided<'_, '_> {
 
     /// Whether carrying out the decision creates the key.
     pub(super) fn creates(&self) -> bool {
-        self.key.kind() == ffi::Kind::Empty && self.pending.stores()
+        self.key.value_type() == ffi::ValueType::Empty && self.pending.stores()
     }
 }

@@ -103,12 +103,31 @@ impl<'c> Request<'c> {
             let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
             return Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses()));
         }
-        let takes = |at: usize| self.quantity_of(at, plan) > 0;
-        let new =
-            self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
-        let wait = seen.is_full(new.count())?;
+        let wait = seen.is_full(self.parts(plan))?;
         let own = several::combine_rows(&rows()).map(|answer| answer.verdict);
         Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait))))
+    }
+
+    /// How many parts the call adds to the key of `HOLD`, if all limiters admit it.
+    fn parts(&self, plan: Option<&Plan>) -> usize {
+        let takes = |at: usize| self.quantity_of(at, plan) > 0;
+        self.limiters.iter().zip(0..).filter(|(named, at)| !named.limiter.releases() && takes(*at)).count()
+    }
+
+    /// The time until the key of `HOLD` may have room for the call; `None` when it has.
+    fn wait_for_room(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        seen: Option<&Seen<'_, '_, 'c>>,
+        now: Instant,
+    ) -> Result<Option<Span>, Error> {
+        let Some(seen) = seen.filter(|seen| seen.is_full(self.limiters.len()).is_some()) else {
+            return Ok(None);
+        };
+        // What a call takes from chains, and so how many parts it adds, depends on the states.
+        let (_, plan) = self.rows(call, handles, (now, Queues::Count), Some(seen))?;
+        Ok(seen.is_full(self.parts(plan.as_ref())))
     }
 
     /// The units that the call takes from the limiter at this position, if all admit it.
@@ -210,7 +229,7 @@ impl<'c> Request<'c> {
         })
     }
 
-    /// Whether the other limiters would admit the call.
+    /// Whether the other limiters would admit the call, and the key of `HOLD` has room for it.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -218,10 +237,11 @@ impl<'c> Request<'c> {
         self.undisturbed(call, Access::Write, |handles| {
             let now = ffi::now();
             let seen = self.look(call, handles, Access::Read, now)?;
+            let room = self.wait_for_room(call, handles, seen.as_ref(), now)?;
             if self.has_chains {
-                return self.chains_admit(call, handles, seen.as_ref(), now);
+                return self.chains_admit(call, handles, seen.as_ref(), (now, room));
             }
-            let mut waits = None;
+            let mut waits = room;
             let others = self.limiters.iter().enumerate().skip(1);
             for (index, named) in others.filter(|(_, named)| !named.shadow) {
                 waits = waits.max(self.wait_for((named, index), call, handles, seen.as_ref(), now)?);
@@ -237,9 +257,9 @@ impl<'c> Request<'c> {
         call: &Call<'c>,
         handles: &Handles,
         seen: Option<&Seen<'_, '_, 'c>>,
-        now: Instant,
+        (now, mut waits): (Instant, Option<Span>),
     ) -> Result<Others, Error> {
-        let (mut waits, mut at) = (None, 0_usize);
+        let mut at = 0_usize;
         for chain in self.chains() {
             let first = at;
             at = at.saturating_add(chain.len());

@@ -378,7 +378,7 @@ impl<'c> Request<'c> {
             {
                 if let Some(pending) = pending {
                     let key = alone.open_alone(call, named.key, Access::Write).ok();
-                    let key = key.filter(|key| key.kind() == ffi::Kind::Empty)?;
+                    let key = key.filter(|key| key.value_type() == ffi::ValueType::Empty)?;
                     let mut decided = Decided { key, pending };
                     *took = Some(decided.pending.window());
                     *written = Some(named.write(call, now, &mut decided, verb, announcements));

@@ -135,6 +135,8 @@ pub struct Judge {
     is_settled: bool,
     /// Replies that are stored by ONCE, with the instants until which they are there for certain.
     stored: BTreeMap<(i32, Bytes), (Reply, i64, i64)>,
+    /// Those of them that were stored by a call that its client had sent while it was blocked.
+    stored_behind: BTreeSet<(i32, Bytes)>,
     /// Since when nothing but time keeps the server from serving, on the monotonic clock.
     free_since: i64,
     flows: BTreeMap<(i32, String), Flows>,
@@ -383,12 +385,15 @@ impl Judge {
         self.stored.retain(|_, (_, until, _)| now < *until);
         let refused = call.may_refuse() && first(&answer.reply) != Some(0);
         match self.stored.get(&key) {
-            Some((reply, ..)) => {
+            Some((reply, _, stored_at)) => {
                 let forbidden = ["NOPERM", "MOVED", "READONLY", "OOM", "TRYAGAIN", "UNBLOCKED"];
                 let is_same = is_shape_of(reply, call);
                 let is_error = matches!(&answer.reply, Reply::Error(text) if forbidden.iter().any(|code| text.starts_with(code)));
-                // Whoever has waited may have timed out before the other call came.
-                let is_late = answer.waited.is_some() && answer.reply == Reply::Null;
+                // Whoever has waited may have timed out before the other call came; or was rejected before a
+                // client got its reply that had sent the other call behind its own.
+                let was_behind = self.stored_behind.contains(&key) && now - stored_at < MILLI;
+                let is_rejected = was_behind && matches!(answer.reply, Reply::Error(_));
+                let is_late = answer.waited.is_some() && (answer.reply == Reply::Null || is_rejected);
                 if is_same && answer.reply != *reply && !is_error && !is_late {
                     let (line, stored, came) =
                         (history::line(&answer.words), reply.shown(), answer.reply.shown());
@@ -407,6 +412,9 @@ impl Judge {
                     with(|world| world.violates("contract", format!("the reply of {line} is not stored")));
                 }
                 if is_stored_now(call, name, answer) {
+                    if is_repeat.is_none() && answer.waited.is_none() {
+                        self.stored_behind.insert(key.clone());
+                    }
                     self.stored.insert(key, (answer.reply.clone(), until, now));
                 }
             }
