@@ -772,7 +772,7 @@ impl Judge {
         }
     }
 
-    /// Every change of a key is told to those who watch it.
+    /// Every change of a key is signalled to the clients that watch it.
     fn told(&self) {
         let untold = with(|world| {
             let mut changed = world.seen.iter().filter(|(db, key, held)| {
