@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-all test-core test-models test-simulator test-live test-container test-clock test-functions test-clients test-proofs test-libraries test-adapters test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots bench bench-core bench-curves bench-waiting bench-scale bench-publish bench-instructions fuzz simulate verify lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-all test-core test-models test-simulator test-live test-container test-functions test-clients test-proofs test-libraries test-adapters test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots bench bench-core bench-curves bench-waiting bench-scale bench-publish bench-instructions fuzz simulate verify lint deny clean
 
 .DEFAULT_GOAL = help
 
@@ -43,7 +43,7 @@ site-serve: # the same, shown on a free port of this machine
 check: # the quick loop: formatting, lints, the core, CL.THROTTLE in a server; a minute, without the network
 	@scripts/check.sh
 
-test: # what a contributor runs: core, models, every command live, clock, the function library, both clients; ten minutes
+test: # what a contributor runs: core, models, every command live, the function library, both clients; ten minutes
 	@scripts/test.sh
 
 lint: # formatting and lints, shell scripts and dependencies included
@@ -89,9 +89,6 @@ test-apps: # the planner and the service for Envoy, with this machine's server; 
 
 test-reliability: # failover, cluster, crash, clock and hostile input; REDIS_CELL_LONG=1 takes its time
 	@scripts/test.sh reliability
-
-test-clock: # steps of the clock; a part of test-reliability in make test
-	@scripts/test.sh clock
 
 test-servers: # the portable module in Redis 6.2, 7.4 and 8.2
 	@scripts/test.sh servers

@@ -63,7 +63,7 @@ local function row_at(k)
     return row
 end
 
--- Drops what a call with so many keys has left in the rows, which may be long: the names of holders, and arguments.
+-- Drops what a call with `count` keys has left in the rows, which may be long: the names of holders, and arguments.
 function forget(count)
     for k = 1, min(count, #rows) do
         local row = rows[k]

@@ -13,8 +13,11 @@ export CARGO_TARGET_DIR=$PWD/target
 # apps COMMAND ARGUMENT...: runs cargo in the workspace of apps/, which has a lock of its own.
 apps() { cargo "$1" --manifest-path apps/Cargo.toml --locked "${@:2}"; }
 
-# is_named_compiler: whether this machine's compiler is the one that scripts/rust.txt names.
-is_named_compiler() { [[ $(rustc --version) == "rustc $(sed -nE 's/^([0-9.]+) .*/\1/p' scripts/rust.txt) "* ]]; }
+# named_compiler: prints the version and the date of the compiler that scripts/rust.txt names.
+named_compiler() { grep -E '^[0-9.]+ ' scripts/rust.txt; }
+
+# is_named_compiler: whether it is this machine's compiler.
+is_named_compiler() { [[ $(rustc --version) == "rustc $(named_compiler | cut -d ' ' -f 1) "* ]]; }
 
 # formatting_and_lints: checks those of the Rust code. A warning is an error with the compiler that scripts/rust.txt
 # names; another one has other lints.
@@ -79,6 +82,14 @@ find_server() {
         ln -sf "$(command -v redis-check-rdb)" "$server"
     fi
     echo "$server"
+}
+
+# use_plain_build: builds the modules for tests, and exports where they and this machine's server are.
+use_plain_build() {
+    REDIS_CELL_SERVER=$(find_server)
+    export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
+    export REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so
+    scripts/build.sh --tests
 }
 
 # find_browser: prints the path of the Chromium, or Chrome, to use if REDIS_CELL_BROWSER names none.
@@ -179,7 +190,7 @@ rust() {
     local version date host folder own lock
     exec {lock}>target/rust.lock
     flock "$lock" # scripts/ahead.sh may need it at the same time
-    read -r version date < <(grep -E '^[0-9.]+ ' scripts/rust.txt)
+    read -r version date < <(named_compiler)
     host=$(uname -m)-unknown-linux-gnu
     folder=$PWD/target/rust-$version
     if [[ ! -d $folder/bin ]]; then

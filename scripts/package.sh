@@ -42,7 +42,7 @@ sbom() {
         printf '   "licenses": [{"expression": "%s"}]},\n' "${licence//\// OR }"
     done
     printf '  {"type": "library", "name": "rust-std", "version": "%s", "licenses": [{"expression": "MIT OR Apache-2.0"}]}]}\n' \
-        "$(sed -nE 's/^([0-9.]+) .*/\1/p' scripts/rust.txt | head -n 1)"
+        "$(named_compiler | cut -d ' ' -f 1)"
 }
 
 # third_party: prints the licences of the crates that are linked into the module, from the sources used to build it. If

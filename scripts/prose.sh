@@ -56,10 +56,11 @@ found "another version of Rust than rust-version in Cargo.toml" other_rust "${pa
 found "lines of Chinese that end between two characters" grep -Pzo \
     '[\p{Han}，。；：、）」](?=\n[\p{Han}（「])' README.zh-CN.md docs/choosing.zh-CN.md
 
+# phrases FILE...: prints the phrases of scripts/phrases.tsv in the files, also those that cross the end of a line.
 phrases() {
-    local phrase better seen=1
+    local phrase better seen=1 space='\s+(?:(?://[/!]?|#)\s+)?'
     while IFS=$'\t' read -r phrase better <&3; do
-        if grep -niEI "$phrase" -- "$@"; then
+        if grep -PzoHiI "${phrase// /$space}" -- "$@" | tr '\n\0' ' \n'; then
             seen=0
             echo "    better: $better"
         fi

@@ -19,9 +19,8 @@ unittest() {
         END { print "test result: counted. " (ran > failed ? ran - failed : 0) " passed; " failed + 0 " failed" }'
 }
 
-server=$(find_server)
-scripts/build.sh --tests
-export REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
+use_plain_build
+server=$REDIS_CELL_SERVER
 start_server
 for pins in examples/*/requirements.txt; do
     example=${pins%/*}

@@ -78,11 +78,7 @@ suite_python() {
 
 suites=${*:-live functions rust python}
 declare -A built # for each suite, its programs, or the folder of its virtual environment
-REDIS_CELL_SERVER=$(find_server)
-export REDIS_CELL_SERVER
-export REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
-export REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so
-scripts/build.sh --tests
+use_plain_build
 for name in $suites; do
     case $name in
     live | functions | reliability) built[$name]=$(programs --test "$name") ;;

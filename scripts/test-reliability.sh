@@ -6,33 +6,14 @@
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind # one test checks every memory access
 
-server=$(find_server)
-scripts/build.sh --tests
-
-export REDIS_CELL_SERVER=$server
-export REDIS_CELL_MODULE=${REDIS_CELL_MODULE:-$PWD/target/suite/libredis_cell.so}
-export REDIS_CELL_FAULTY_MODULE=${REDIS_CELL_FAULTY_MODULE:-$PWD/target/suite/libredis_cell_faulty.so}
+use_plain_build
 REDIS_CELL_FIGURES=$(mktemp -p target)
 export REDIS_CELL_FIGURES
 trap 'rm -f "$REDIS_CELL_FIGURES"' EXIT
 
-# with_progress COMMAND...: numbers the tests as they end, and changes nothing else, so that `suite` can count them.
-# Works line by line, because Debian's awk would read ahead.
-with_progress() {
-    local line all=0 ended=0 start=$SECONDS
-    "$@" 2>&1 | while IFS= read -r line; do
-        if [[ $line =~ ^running\ ([0-9]+)\ tests?$ ]]; then all=${BASH_REMATCH[1]}; fi
-        if [[ $line =~ ^test\ .*\ \.\.\.\  ]]; then
-            ended=$((ended + 1))
-            printf '[%d/%d, %d s] ' "$ended" "$all" $((SECONDS - start))
-        fi
-        printf '%s\n' "$line"
-    done
-}
-
 # More tests at a time than processors: most of them wait for a server, and the heavy ones wait for each other.
-suite "$(server_name "$("$server" --version)"), reliability" \
-    with_progress cargo test --locked --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
+suite "$(server_name "$("$REDIS_CELL_SERVER" --version)"), reliability" \
+    cargo test --locked --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
 
 # Where servers differ: what they look up, and expire, while a call writes; how they move slots.
 elsewhere() {

@@ -4,9 +4,7 @@
 # container. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
-REDIS_CELL_SERVER=$(find_server)
-export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
-scripts/build.sh --tests
+use_plain_build
 cargo build --locked --example throttle
 scripts/test-examples.sh
 if [[ ${1:-} == --without-docker ]]; then

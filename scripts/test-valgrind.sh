@@ -9,8 +9,8 @@
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind
 
-scripts/build.sh --tests
-server=$(find_server)
+use_plain_build
+server=$REDIS_CELL_SERVER
 dir=$(mktemp -d -p target)
 trap 'rm -rf "$dir"' EXIT
 # A server that only prints its version, or runs under another name, is not checked.
@@ -23,8 +23,6 @@ END
 chmod +x "$dir/redis-server"
 
 export REDIS_CELL_SERVER=$PWD/$dir/redis-server
-export REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
-export REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so
 
 # live NAME ARGUMENT...: runs tests, and puts the names of the failed ones into the array failed.
 live() {

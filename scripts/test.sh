@@ -30,16 +30,16 @@ stage_models() {
     suite "models of the core" cargo test --profile models --locked -p redis-cell-verify
 }
 
+# plain NAME ARGUMENT...: runs tests by `cargo test` with a plain build and this machine's own server. The tests are not
+# optimized: that would take a minute, and save only three seconds in the clients of the servers.
+plain() {
+    use_plain_build
+    live_suite "$1" "$REDIS_CELL_SERVER" target/suite cargo test --locked "${@:2}"
+}
+
 # The module in a simulated server: kept histories, fixed seeds, seeded faults; and the simulated server held to this
 # machine's own.
-stage_simulator() {
-    local server
-    server=$(find_server)
-    scripts/build.sh --tests
-    REDIS_CELL_SERVER=$server REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so \
-        REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so \
-        suite "simulated server" cargo test --profile suite --locked -p redis-cell-simulator
-}
+stage_simulator() { plain "simulated server" --profile suite -p redis-cell-simulator; }
 
 # Proofs about the core.
 stage_proofs() {
@@ -54,40 +54,25 @@ proofs() {
     cargo run --quiet --profile models --locked -p redis-cell-verify table | "$1/bin/python" verify/proofs/arithmetic.py
 }
 
-# A plain build in this machine's own server.
-stage_live() {
-    local server
-    server=$(find_server)
-    scripts/build.sh --tests
-    # Not optimized: that would take a minute, and save only three seconds in the clients of the servers.
-    live_suite "plain build" "$server" target/suite cargo test --locked --test live
-}
+# Every command in this machine's own server.
+stage_live() { plain "plain build" --test live; }
 
-# The documented transcripts with a plain build in a container.
-stage_container() {
+# with_engine COMMAND...: runs a command that needs containers. If there is no engine, and the stage is named or this is
+# CI, that is a failure.
+with_engine() {
     local why
     if ! why=$(engine_missing); then
-        scripts/test-docker.sh --transcripts
+        "$@"
     elif [[ $named || ${CI:-} == true ]]; then
         die "$why"
     fi
 }
 
-# The function library, compared with the module in this machine's own server.
-stage_functions() {
-    local server
-    server=$(find_server)
-    scripts/build.sh --tests
-    live_suite "function library" "$server" target/suite cargo test --locked --test functions
-}
+# The documented transcripts with a plain build in a container.
+stage_container() { with_engine scripts/test-docker.sh --transcripts; }
 
-# The part of the stage reliability that finds the seeded faults which no live test sees: steps of the clock.
-stage_clock() {
-    local server
-    server=$(find_server)
-    scripts/build.sh --tests
-    live_suite "clock" "$server" target/suite cargo test --locked --test reliability -- clock::
-}
+# The function library, compared with the module.
+stage_functions() { plain "function library" --test functions; }
 
 # The same as the stage functions, in a server of each other release line that has functions, with a tenth of the random
 # calls and without the faults, which test the comparison.
@@ -107,9 +92,7 @@ function_library() {
 # The planner, compared with the module in this machine's own server; the rate limit service with Envoy; the links of
 # the site; the playground in a browser.
 stage_apps() {
-    REDIS_CELL_SERVER=$(find_server)
-    export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
-    scripts/build.sh --tests
+    use_plain_build
     suite "planner" apps test -p redis-cell-policy -p redis-cell-lines -p cell-plan --features cell-plan/faults
     suite "site" scripts/site.sh
     REDIS_CELL_PLAYGROUND=$PWD/target/site/html/apps/playground/index.html
@@ -184,9 +167,7 @@ stage_clients() { clients newest rust; }
 stage_adapters() { clients litellm oldest limits node; }
 
 clients() {
-    REDIS_CELL_SERVER=$(find_server)
-    export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
-    scripts/build.sh --tests
+    use_plain_build
     python_venv clients/python/requirements/newest.txt clients/python >/dev/null # several suites use it
     two_at_a_time client "$@"
 }
@@ -267,38 +248,22 @@ limits_tests() {
 }
 
 # Failures around the module, in this machine's own server.
-stage_reliability() {
-    scripts/test-reliability.sh
-}
+stage_reliability() { scripts/test-reliability.sh; }
 
-# The portable module in containers. If the stage is named, or in CI, a missing engine is a failure.
-stage_docker() {
-    local why
-    if ! why=$(engine_missing); then
-        scripts/test-docker.sh
-    elif [[ $named || ${CI:-} == true ]]; then
-        die "$why"
-    fi
-}
+# The portable module in containers.
+stage_docker() { with_engine scripts/test-docker.sh; }
 
 # Everything that users install. Without an engine, only the examples that need none run.
 stage_shipping() {
-    local why
-    if ! why=$(engine_missing); then
-        scripts/test-shipping.sh
-    else
-        scripts/test-shipping.sh --without-docker
-        if [[ $named || ${CI:-} == true ]]; then die "$why"; fi
-    fi
+    if engine_missing >/dev/null; then scripts/test-shipping.sh --without-docker; fi
+    with_engine scripts/test-shipping.sh
 }
 
 # The examples that are programs of their own.
-stage_examples() {
-    scripts/test-examples.sh
-}
+stage_examples() { scripts/test-examples.sh; }
 
 named=$*
-stages=${named:-core models simulator live container clock functions clients}
+stages=${named:-core models simulator live container functions clients}
 if [[ $named == all ]]; then
     named=
     stages="core models simulator live container functions clients proofs libraries apps adapters reliability instructions servers platforms docker shipping"

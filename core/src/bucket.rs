@@ -252,7 +252,7 @@ pub fn saturate(
 /// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
-/// nothing. Where the caller says when the units were `taken`, at most as many are given back as leak in the
+/// nothing. If the caller says when the units were `taken`, at most as many are given back as leak in the
 /// time that is [still owed](Taken::still_owed) for them. The answer describes the state after the call.
 ///
 /// Cost: O(1), no allocation.

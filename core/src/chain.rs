@@ -63,7 +63,7 @@ pub struct Share {
     /// The units that the call takes from it. `None` if the chain passes it over or does not ask it. A place
     /// that is renewed has 0.
     pub taken: Option<i64>,
-    /// How its room grows, if a wait was looked for.
+    /// How its room grows, if the wait was computed.
     growth: Growth,
 }
 
@@ -72,7 +72,7 @@ pub struct Share {
 struct Growth {
     /// The units that fit now.
     room: i64,
-    /// The most of a quantity that ever fits.
+    /// The largest quantity that can ever fit.
     most: i64,
     /// Units per 2^32 nanoseconds until then, rounded up.
     speed: u64,

@@ -636,7 +636,7 @@ pub fn saturate(
 /// state. The answer describes the state after the call: limited while more than the limit is used, until the
 /// window ends.
 ///
-/// Where the caller says when the units were `taken`, a window that has begun since gets nothing back. The
+/// If the caller says when the units were `taken`, a window that has begun since gets nothing back. The
 /// start of a window is not stored. A window with a period begins one period before its end, and a calendar
 /// window at the boundary before its end. A window with a period begins with a call, and the age of that
 /// call, rounded up, exceeds the age of the window: one unit is allowed for that. Where the caller knows the

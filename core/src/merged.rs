@@ -280,7 +280,7 @@ pub struct Next<C> {
     pub sum: Vec<i64>,
     /// Callers that are refused, each with the rows of its own reply.
     pub refused: Vec<(C, Vec<Answer>)>,
-    /// Callers that send their own calls, because somebody else was faster twice.
+    /// Callers that send their own calls, because another caller was faster twice.
     pub alone: Vec<C>,
 }
 impl<C: AsRef<[i64]>> Line<C> {

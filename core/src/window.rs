@@ -409,8 +409,8 @@ pub fn saturate(
 /// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference is taken, above the limit if need be. A negative one is given back from the present
-/// window only, at most what it has admitted; 0 changes nothing. Where nothing counts after giving back,
-/// there is no state. Where the caller says when the units were `taken`, a window that has begun since gets
+/// window only, at most what it has admitted; 0 changes nothing. If nothing counts after giving back,
+/// there is no state. If the caller says when the units were `taken`, a window that has begun since gets
 /// nothing back. The answer describes the state after the call: limited while the estimate is above the
 /// limit, with the wait for one unit.
 ///

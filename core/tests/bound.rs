@@ -40,7 +40,7 @@ enum Resets {
 /// What happens next, after a time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A call takes this many units, while clients wait for so many that come before it, and then leave.
+    /// A call takes this many units, while clients wait for others that come before it, and then leave.
     Take(i64, i64),
     /// The call with this number, counted from the latest, gives back this many of its units; `false` without
     /// `RESET`.
@@ -63,7 +63,7 @@ fn steps() -> impl Strategy<Value = Vec<(i64, Step)>> {
 /// A limiter with its state.
 trait Subject {
     fn take(&mut self, now: i64, quantity: i64) -> Answer;
-    /// The same behind clients that wait for so many units.
+    /// The same behind clients that wait for this many units.
     fn take_behind(&mut self, now: i64, quantity: i64, _: i64) -> Answer {
         self.take(now, quantity)
     }

@@ -394,7 +394,7 @@ proptest! {
     }
 }
 
-/// Found by the property: a client held units, and came back to as many that it had requested in their place.
+/// Found by the property: a client held units, and received as many again, which it had requested before.
 #[test]
 fn units_of_callers_that_leave_come_back_in_no_place_of_others() {
     let seed = 10_102_865_764_184_340_652;

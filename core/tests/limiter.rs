@@ -15,7 +15,7 @@ fn limit() -> fixed::Limit {
     fixed::Limit::new(5, 60, Seconds).unwrap()
 }
 
-/// A window with so many units used, which ends in half a minute.
+/// A window with this many units used, which ends in half a minute.
 fn used(count: i64) -> Option<Counter> {
     (count > 0).then(|| Counter { count, end: at(30 * S) })
 }

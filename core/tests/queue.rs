@@ -42,7 +42,7 @@ enum Event {
     Reserve(usize, i64),
     Charge(i64),
     Refund(i64),
-    /// Nobody before so many nanoseconds are over.
+    /// Nobody before this many nanoseconds are over.
     Pause(i64),
     Delete,
     Pass(i64),

@@ -55,7 +55,7 @@ mod seeded {
         is("write-on-refusal")
     }
 
-    /// `lose`: every fourth admitted call is replied and not written.
+    /// `lose`: every fourth admitted call is answered but not written.
     pub fn loses_admissions() -> bool {
         static ADMITTED: AtomicU64 = AtomicU64::new(1);
         is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(4)

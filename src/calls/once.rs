@@ -45,7 +45,7 @@ pub enum Stored<'k, 'c> {
 }
 
 impl<'c> Once<'c> {
-    /// Opens the key, and reads the reply of so many columns to a call for `limiters` limiters.
+    /// Opens the key, and reads the reply of this many columns to a call for `limiters` limiters.
     ///
     /// # Errors
     /// [`Error::WrongType`] and [`redis_cell_core::Error::Foreign`] when it holds something else,

@@ -22,7 +22,7 @@ const HEADINGS: [&str; 10] = [
 ];
 
 /// The beginnings of lines that must be the same on every page that has them.
-const COMMON: [&str; 9] = [
+const COMMON: [&str; 8] = [
     "| argument |",
     "| `key` |",
     "| `max_burst count period` |",
@@ -31,7 +31,6 @@ const COMMON: [&str; 9] = [
     "| `id` |",
     "| `SATURATE` |",
     "| `S`, `MS`, `US` |",
-    "- Clients that wait for the key in [CL.BTHROTTLE](cl.bthrottle.md) come first: the",
 ];
 
 /// The page about all commands.

@@ -1,7 +1,6 @@
 //! Bookings behind clients that wait, whose key goes to another server: by a failover, and with its slot. The
 //! queue stays behind, and the bookings act at the times that they had received.
 
-use crate::clock::Subject;
 use crate::cluster::Cluster;
 use crate::common::{Client, Server, Waiter, wait_for_blocked, wall_ns};
 use crate::failover::{catch_up, node, promote, replica_of, wait_for_info};
@@ -116,63 +115,4 @@ pub fn bookings_behind_waiting_clients_keep_the_limit_when_their_slot_moves() {
     }
     cluster.end_of_move(slot, 1);
     assert_behind(&cluster.nodes[1], &key, last);
-}
-
-/// Regression: the costs of clients before bookings were not in the key, although these clients expected to
-/// be served in time. After the server had stood still, all clients that had waited were admitted at once,
-/// and those that had booked acted as well: up to twice the limit.
-#[test]
-fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
-    const STEP: i64 = INTERVAL / 10; // as late as a client may be admitted before a booking
-    let pause = format!("CL.PAUSE k {SPACED} 1100 MS");
-    // A server that stands still for some time, and a call.
-    for (still, trouble) in [
-        (0, "PING"),
-        (8 * STEP, "PING"),
-        (25 * STEP, "PING"),
-        (44 * STEP, "PING"),
-        (0, "CLIENT PAUSE 1100 WRITE"),
-        (0, &pause),
-    ] {
-        let mut subject = Subject::new();
-        let Subject { clock, client, server, .. } = &mut subject;
-        client.call(&format!("CL.THROTTLE k {SPACED} 1 MS"));
-        let mut acts = vec![clock.wall()];
-        let mut waiters: Vec<Waiter> = (1..=WAITERS)
-            .map(|place| {
-                let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {SPACED} 1 0 MS"));
-                wait_for_blocked(client, place);
-                waiter
-            })
-            .collect();
-        // A booking acts at the instant at which its place has room: its end less one interval.
-        acts.extend((0..BOOKED).map(|_| {
-            client.call(&format!("CL.RESERVE k {SPACED} 1 MS"));
-            client.tat("k").unwrap() - INTERVAL
-        }));
-        client.call(trouble);
-        clock.pass(still);
-        for _ in 0..300 {
-            // After the second reply, the server has run the timers that were due.
-            client.call("PING");
-            client.call("PING");
-            waiters.retain_mut(|waiter| {
-                let waits = waiter.is_waiting();
-                if !waits {
-                    acts.push(clock.wall());
-                }
-                waits
-            });
-            clock.pass(STEP);
-        }
-        assert!(waiters.is_empty(), "{trouble}, {still}: {} still wait", waiters.len());
-        acts.sort_unstable();
-        // In any stretch of time: one, and one more for each interval. One end may be late by a step, and is
-        // seen a step later.
-        for (first, &from) in acts.iter().enumerate() {
-            for (count, &to) in (1..).zip(&acts[first..]) {
-                assert!(count <= 1 + (to - from + 2 * STEP) / INTERVAL, "{trouble}, {still}: {acts:?}");
-            }
-        }
-    }
 }

@@ -9,6 +9,7 @@ use crate::common::{
     Client, Clock, Effect, Options, SECOND, Server, Waiter, ceil_div, read_aof, wait_for_blocked, wait_until,
     wall_ns,
 };
+use crate::failover::wait_for_info;
 use redis::Value;
 
 const HOUR: i64 = 3600 * SECOND;
@@ -145,7 +146,7 @@ pub fn a_key_lives_until_it_is_fully_replenished() {
     for kind in KINDS {
         let call = kind.replace("60000", "60000000").replace(" MS", " US");
         let (answer, now) = (subject.take(&call), subject.clock.wall());
-        let key = kind.split(' ').find(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).unwrap();
+        let key = key_of(kind);
         // The reply is rounded up to a microsecond, the expiry to a millisecond.
         let new_from = now + (answer[4] - 1) * 1000;
         let expiry = subject.client.expiry_ms(key) * 1_000_000;
@@ -585,14 +586,8 @@ pub fn a_failover_is_a_step_by_the_difference_of_the_clocks() {
     for ahead in [5 * SECOND, -5 * SECOND] {
         let mut primary = Subject::with(Clock::ahead_by(0), Options::new());
         let mut replica = Subject::with(Clock::ahead_by(ahead), Options::new());
-        let at = format!("REPLICAOF 127.0.0.1 {}", primary.server.port());
-        replica.client.call(&at);
-        wait_until("the replica to be in step", || {
-            match replica.client.info("master_link_status").as_str() {
-                "up" => Ok(()),
-                seen => Err(seen.to_owned()),
-            }
-        });
+        replica.client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.server.port()));
+        wait_for_info(&mut replica.client, "master_link_status", "up");
         fill(&mut primary);
         assert_eq!(primary.client.int("WAIT 1 60000"), 1);
         replica.client.call("REPLICAOF NO ONE");

@@ -3,6 +3,7 @@
 use crate::common::{
     Options, Server, Throttle, aof_path, faulty_module_path, module_path, wait_until, wall_ns,
 };
+use crate::failover::wait_for_info;
 use crate::figures::{figure, long};
 use crate::histories::{CALLERS, PATIENCE, Recorder, Target, address, examine, histories, stretch};
 use crate::keys::{KINDS, alone, contents};
@@ -87,10 +88,7 @@ pub fn a_server_without_the_module_keeps_every_kind_of_key() {
             client.call("SAVE");
         } else {
             client.call("BGREWRITEAOF");
-            wait_until("the rewrite", || match client.info("aof_rewrite_in_progress") {
-                seen if seen == "0" => Ok(()),
-                seen => Err(seen),
-            });
+            wait_for_info(&mut client, "aof_rewrite_in_progress", "0");
         }
         server.set_module(Some(module_path()));
         server.restart();

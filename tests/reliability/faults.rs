@@ -2,7 +2,7 @@
 //! against it fail. The others are those of the simulator: `verify/simulator/tests/simulated.rs`.
 
 use crate::common::with_fault;
-use crate::{clock, crash, failover, histories, hostile, once};
+use crate::{clock, crash, failover, histories, hostile};
 use std::panic::catch_unwind;
 
 /// Tests with their names.
@@ -96,13 +96,7 @@ fn lost_effects_are_seen() {
 
 #[test]
 fn repeated_calls_that_are_charged_again_are_seen() {
-    must_fail(
-        "forget-replies",
-        tests![
-            once::payments_are_charged_once_through_lost_replies_and_a_failover,
-            histories::callers_that_are_cut_off_are_charged_once_or_not_at_all,
-        ],
-    );
+    must_fail("forget-replies", tests![histories::callers_that_are_cut_off_are_charged_once_or_not_at_all]);
 }
 
 #[test]

@@ -4,11 +4,31 @@ use crate::common::{
     BINARY, Client, Clock, Options, SECOND, Server, Waiter, compile_library, ints, requires,
     wait_for_blocked, wait_until,
 };
+use crate::failover::replica_of;
 use crate::hostile::Checked;
 use std::time::{Duration, Instant};
 
-fn load_nested(server: &Server) {
-    server.connect().call(&["MODULE", "LOAD", compile_library("reliability/nested").to_str().unwrap()]);
+/// A server with the second module, which obeys `orders`, each `event key command`. Keys expire when they are
+/// opened, not before.
+fn start_with(options: Options, orders: &[&str]) -> (Server, Client) {
+    let server = options.start();
+    let mut client = server.connect();
+    client.call(&["MODULE", "LOAD", compile_library("reliability/nested").to_str().unwrap()]);
+    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    for order in orders {
+        assert!(client.int(&format!("NESTED.ON {order}")) > 0, "{order}");
+    }
+    (server, client)
+}
+
+/// Waits until the replica holds the same in these keys.
+fn wait_for_same(client: &mut Client, replica: &Server, keys: &[&str]) {
+    let mut copy = replica.connect();
+    wait_until("the replica to hold the same", || {
+        let pairs = keys.iter().map(|key| (client.snapshot(*key), copy.snapshot(*key)));
+        let differ: Vec<_> = pairs.filter(|(one, other)| one != other).collect();
+        if differ.is_empty() { Ok(()) } else { Err(format!("{differ:?}")) }
+    });
 }
 
 /// Whether a wait has ended in an admission. It may also end in a timeout, or in an error when the key holds
@@ -23,11 +43,9 @@ fn is_admitted(answer: &str) -> bool {
 /// forever for the lock that the write held, and the server with it.
 #[test]
 pub fn calls_within_calls_do_not_hang_the_server() {
-    let mut server = Server::start();
-    let replica = Server::start();
-    let (mut client, mut copy) = (server.connect(), replica.connect());
-    copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
-    load_nested(&server);
+    let (mut server, mut client) = start_with(Options::new(), &[]);
+    let replica = replica_of(&server);
+    client.call("DEBUG SET-ACTIVE-EXPIRE 1");
     client.call("NESTED.START");
 
     let mut admitted = 0;
@@ -62,15 +80,7 @@ pub fn calls_within_calls_do_not_hang_the_server() {
     for key in ["k0", "k1", "k2", "k3"] {
         let _ = client.ask(&format!("CL.CHARGE {key} 0 1 3600"));
     }
-    wait_until("the replica to hold the same", || {
-        let differ: Vec<String> = ["k0", "k1", "k2", "k3"]
-            .iter()
-            .map(|key| (client.snapshot(key), copy.snapshot(key)))
-            .filter(|(one, other)| one != other)
-            .map(|pair| format!("{pair:?}"))
-            .collect();
-        if differ.is_empty() { Ok(()) } else { Err(differ.join("\n")) }
-    });
+    wait_for_same(&mut client, &replica, &["k0", "k1", "k2", "k3"]);
     server.assert_alive("calls within calls");
     assert!(!server.log().to_lowercase().contains("panic"), "{}", server.log());
     server.terminate();
@@ -80,12 +90,8 @@ pub fn calls_within_calls_do_not_hang_the_server() {
 /// server; or the call's own expiry and effects came after the callback's.
 #[test]
 pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
-    let server = Server::start();
-    let replica = Server::start();
-    let (mut client, mut copy) = (server.connect(), replica.connect());
-    copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
-    load_nested(&server);
-    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    let (server, mut client) = start_with(Options::new(), &[]);
+    let replica = replica_of(&server);
     client.call("NESTED.START beside");
     let until = Instant::now() + Duration::from_secs(2);
     let limiters = [
@@ -114,26 +120,8 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
     }
     client.call("NESTED.STOP");
     client.call("DEBUG SET-ACTIVE-EXPIRE 1");
-    for key in ["k0", "k1", "k2", "k3"] {
-        wait_until("the replica to hold the same", || match (client.snapshot(key), copy.snapshot(key)) {
-            (one, other) if one == other => Ok(()),
-            pair => Err(format!("{pair:?}")),
-        });
-    }
+    wait_for_same(&mut client, &replica, &["k0", "k1", "k2", "k3"]);
     server.assert_alive("writes within writes");
-}
-
-/// A server with the second module, which obeys `orders`, each `event key command`. Keys expire when they are
-/// opened, not before.
-fn start_with(options: Options, orders: &[&str]) -> (Server, Client) {
-    let server = options.start();
-    load_nested(&server);
-    let mut client = server.connect();
-    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    for order in orders {
-        assert!(client.int(&format!("NESTED.ON {order}")) > 0, "{order}");
-    }
-    (server, client)
 }
 
 /// Whether the server publishes `new`, while it makes a key.
@@ -251,9 +239,7 @@ pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
         ("FIXED 1 60 3 SPILL", 1),
     ] {
         let (server, mut client) = start_with(Options::new(), &[&format!("new a {TAKE}")]);
-        let replica = Server::start();
-        let mut copy = replica.connect();
-        copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+        let replica = replica_of(&server);
         if place == 1 {
             client.call("CL.THROTTLE b 9 10 3600"); // not made by the call
         }
@@ -261,12 +247,7 @@ pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
         assert_eq!(rows[0][0], 1, "{kind}: {rows:?}");
         assert_eq!((client.int("NESTED.OFF"), taken(&mut client)), (1, 8 + place), "{kind}");
         assert_eq!(client.int("EXISTS a"), 0, "{kind}");
-        wait_until("the replica to hold the same", || {
-            match ["a", "b"].map(|key| (client.snapshot(key), copy.snapshot(key))) {
-                pairs if pairs.iter().all(|(one, other)| one == other) => Ok(()),
-                pairs => Err(format!("{pairs:?}")),
-            }
-        });
+        wait_for_same(&mut client, &replica, &["a", "b"]);
     }
 }
 
@@ -319,19 +300,14 @@ pub fn what_another_module_writes_in_the_event_of_a_pruned_key_is_replicated() {
     ] {
         let orders = ["zadd l INCR n", "zremrangebyrank l INCR n"];
         let (mut server, mut client) = start_with(Options::new().append_only(), &orders);
-        let replica = Server::start();
-        let mut copy = replica.connect();
-        copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+        let replica = replica_of(&server);
         for call in before {
             client.call(call);
         }
         std::thread::sleep(Duration::from_millis(3));
         client.call(call);
         assert_eq!(client.text("GET n"), "4", "{call}");
-        wait_until("the replica to hold the same", || match copy.ask("GET n") {
-            Ok(redis::Value::BulkString(n)) if n == b"4" => Ok(()),
-            other => Err(format!("{other:?}")),
-        });
+        wait_for_same(&mut client, &replica, &["n", "l"]);
         server.restart();
         assert_eq!(server.connect().text("GET n"), "4", "{call}, from the append-only file");
     }
@@ -379,9 +355,7 @@ pub fn what_has_run_out_comes_back_once_beside_another_module() {
     for order in orders {
         for makes in [false, true] {
             let (server, mut client) = start_with(Options::new(), &[]);
-            let replica = Server::start();
-            let mut copy = replica.connect();
-            copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+            let replica = replica_of(&server);
             let period = if makes { 3_600_000 } else { 5 };
             client.call(&format!("CL.MTAKE {{k}}q FIXED 10 TOTAL 5 MS HOLD {{k}}h {period} dead"));
             client.call("CL.MTAKE {k}q FIXED 10 TOTAL 2 HOLD {k}h 3600 alive");
@@ -409,20 +383,12 @@ pub fn what_has_run_out_comes_back_once_beside_another_module() {
                 assert!(left >= counted - 3, "{order}: {left} of {counted} after {reply:?}");
             }
             client.call("CL.MTAKE {k}z FIXED 10 60 1");
-            wait_until("the replica to hold the same", || {
-                let keys = ["{k}q", "{k}a", "{k}h", "{k}o", "{k}z"];
-                match keys.map(|key| (client.snapshot(key), copy.snapshot(key))) {
-                    pairs if pairs.iter().all(|(one, other)| one == other) => Ok(()),
-                    pairs => Err(format!("{order}: {pairs:?}")),
-                }
-            });
+            wait_for_same(&mut client, &replica, &["{k}q", "{k}a", "{k}h", "{k}o", "{k}z"]);
             server.assert_alive(order);
         }
     }
 }
 
-/// Regression: the record belonged to the server's main thread, so refusals of calls from other threads were
-/// missed.
 #[test]
 pub fn a_call_with_once_makes_its_keys_beside_another_module() {
     let (_server, mut client) = start_with(Options::new(), &[]);
@@ -432,11 +398,11 @@ pub fn a_call_with_once_makes_its_keys_beside_another_module() {
     assert_eq!(client.int("EXISTS {k}a {k}b {k}once"), 3);
 }
 
+/// Regression: the record belonged to the server's main thread, so refusals of calls from other threads were
+/// missed.
 #[test]
 pub fn refusals_of_calls_from_a_thread_are_recorded() {
-    let server = Server::start();
-    load_nested(&server);
-    let mut client = server.connect();
+    let (_server, mut client) = start_with(Options::new(), &[]);
     for key in ["refused", "other"] {
         assert_eq!(client.ints(&format!("CL.THROTTLE {key} 0 1 3600 2"))[0], 1);
     }

@@ -87,7 +87,7 @@ async fn grows(age: Option<Duration>, heard: oneshot::Receiver<()>) {
     tokio::time::sleep(part.saturating_mul(thousandths)).await;
 }
 
-/// A connection that tells when it is first read from, and when it is closed.
+/// A connection that reports its first read and its end.
 struct Watched<IO> {
     io: IO,
     hears: Option<oneshot::Sender<()>>,

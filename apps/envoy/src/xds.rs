@@ -54,7 +54,7 @@ pub struct DiscoveryRequest {
     /// The version that is applied. Empty if there is none.
     #[prost(string, tag = "1")]
     pub version_info: String,
-    /// Who asks.
+    /// The node that asks.
     #[prost(message, optional, tag = "2")]
     pub node: Option<NodeOfService>,
     /// The type of the configurations.
@@ -194,7 +194,7 @@ pub async fn watch(decider: Arc<Decider>, xds: Xds, merge: bool, loaded: watch::
     }
 }
 
-/// Returns the wait after so many streams that have failed.
+/// Returns the wait after this many streams that have failed.
 fn backoff(xds: &Xds, failures: i32) -> Duration {
     let (least, most) = xds.waits;
     let times = xds.factor.powi(failures.saturating_sub(1));

@@ -73,7 +73,7 @@ def users(client: redis.asyncio.Redis) -> list[tuple[str, Any]]:
 
 
 async def cancelled(work: Coroutine[Any, Any, Any], passes: int) -> bool:
-    """Runs work, and cancels it after so many passes of the event loop. Returns whether it was cancelled."""
+    """Runs work, and cancels it after this many passes of the event loop. Returns whether it was cancelled."""
     task = asyncio.ensure_future(work)
     for _ in range(passes):
         await asyncio.sleep(0)

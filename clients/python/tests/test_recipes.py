@@ -35,7 +35,7 @@ def cell(server: servers.Server) -> Cell:
 
 
 def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Runs so many calls, each in a thread of its own."""
+    """Runs this many calls, each in a thread of its own."""
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(work, range(count)))
 

@@ -38,7 +38,7 @@ def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Together[An
 
 
 async def blocked(server: servers.Server, count: int) -> None:
-    """Waits until so many clients wait."""
+    """Waits until this many clients wait."""
     await servers.until(lambda: server.counted("blocked_clients") == count)
 
 

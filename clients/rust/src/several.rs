@@ -57,7 +57,7 @@ pub struct Several<V> {
     age: Option<Duration>,
     /// The keys of the limiters, each with the quantity that an [`MTake`] takes.
     keys: Vec<(Vec<u8>, u64)>,
-    /// The limits that stand for themselves: not in shadow, no places and in no chain.
+    /// The limits that are neither in shadow, nor places, nor in a chain.
     limits: Vec<Limit>,
     /// The units that an earlier call took, and of which an [`MSettle`] gives some back.
     taken: Option<TakenUnits>,

@@ -149,7 +149,7 @@ impl<'c> Request<'c> {
         };
         let mut handles = Handles::default();
         let key = handles.open_alone(call, first.key, Access::Read)?;
-        // Behind so many clients, nobody gets a place.
+        // Behind this many clients, nobody gets a place.
         let at = Target { ahead: u64::MAX, ..first.target(call, &key, ffi::now()) };
         Ok(!first.limiter.peek(&at)?.limited())
     }

@@ -168,7 +168,7 @@ fn memory_function(name: &str) -> Option<*const c_void> {
     })
 }
 
-/// What stands before the memory of the module: its size.
+/// The bytes before each allocation of the module, which hold its size.
 const HEAD: usize = 16;
 
 fn layout(size: usize) -> Layout {

@@ -76,8 +76,8 @@ pub enum Step {
     Pause(i64),
     /// The memory is used up, or not any more.
     Full(bool),
-    /// The server, which saves without a fork, does not open each time of so many a key for writing; 0 for
-    /// never.
+    /// The server, which saves without a fork, does not open a key for writing once in this number of times;
+    /// 0 for never.
     Busy(u64),
 }
 

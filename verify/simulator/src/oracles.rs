@@ -232,7 +232,7 @@ impl Judge {
             }
             is_plain && world.settings.tick == 0
         });
-        // Who waits counts as taken for the keys that they wait for.
+        // What a client waits for counts as taken of the keys that it waits for.
         let names = |waiter: &&Waiter| {
             waiter.db == db
                 && call.parts.iter().any(|part| waiter.call.parts.iter().any(|own| own.key == part.key))
@@ -751,7 +751,7 @@ impl Judge {
         }
     }
 
-    /// A client that waits is told an error of the server's only if the server would reply it, and is told to
+    /// A client that waits receives an error of the server only if the server would reply so, and is told to
     /// try again only if there is a reason.
     fn rejected_rightly(&self, answers: &[Answer]) {
         for answer in answers {
@@ -780,7 +780,7 @@ impl Judge {
         }
     }
 
-    /// Every change of a key is told to those who watch it.
+    /// Every change of a key is signalled to the clients that watch it.
     fn told(&self) {
         let untold = with(|world| {
             let mut changed = world.seen.iter().filter(|(db, key, held)| {

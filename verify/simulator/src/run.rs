@@ -21,7 +21,7 @@ pub struct Report {
 
 /// Where the steps of a history come from.
 pub enum Source {
-    /// From a seed, so many, by so many clients; 0 for as many as the seed says.
+    /// From a seed, this many, by this number of clients; 0 for the number of the seed.
     Seed(u64, u32, u64),
     /// The same for a server of this version; a real one can be made to follow them.
     Real(u64, u32, String),

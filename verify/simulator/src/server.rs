@@ -99,7 +99,7 @@ fn enter(context: Context, run: impl FnOnce(usize)) -> Context {
     context
 }
 
-/// Sends the effects of a unit that is complete to those who listen.
+/// Sends the effects of a unit that is complete to the listeners.
 fn flush_effects() {
     with(|world| {
         if world.depth > 0 || world.effects.is_empty() {

@@ -274,7 +274,7 @@ pub struct World {
     pub paused_until: i64,
     /// Whether the memory is used up.
     pub is_full: bool,
-    /// One time of so many, a key is not opened for writing; and how often one was to be.
+    /// Once in this number of times, a key is not opened for writing; 0 for never.
     pub busy: u64,
     /// See `busy`.
     pub openings: u64,

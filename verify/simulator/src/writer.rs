@@ -238,7 +238,7 @@ impl Writer {
         }
     }
 
-    /// The writer of a seed, for so many clients; 0 for as many as the seed says.
+    /// The writer of a seed, for this number of clients; 0 for the number of the seed.
     pub fn new(seed: u64, clients: u64) -> Self {
         let (_, theme, number) = theme(seed);
         let mut random = Rng::with_seed(seed ^ 0x5eed);
@@ -318,7 +318,7 @@ impl Writer {
         self.time(first, end)
     }
 
-    /// A time from so many milliseconds on to less than so many others.
+    /// A time of at least `first` and less than `end` milliseconds.
     fn time(&mut self, first: i64, end: i64) -> i64 {
         self.random.i64(first * self.unit.1..end * self.unit.1)
     }

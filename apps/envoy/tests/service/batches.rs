@@ -4,7 +4,7 @@ use crate::common::Server;
 use crate::harness::{Client, Service, rules};
 use std::time::Instant;
 
-/// How many of so many requests at the same time are admitted.
+/// How many of these requests, sent at the same time, are admitted.
 async fn at_once(client: &Client, requests: usize, descriptors: &'static [&'static str]) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..requests {

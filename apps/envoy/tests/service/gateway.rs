@@ -132,7 +132,7 @@ impl ControlPlane {
     }
 }
 
-/// A configuration of the domain `d`: `k` with so many requests a year, and `tokens` with 100.
+/// A configuration of the domain `d`: `k` with this many requests a year, and `tokens` with 100.
 fn limits(count: u32, unit: Unit) -> Any {
     let policy =
         |count, unit| Some(Policy { unit: i32::from(unit), requests_per_unit: count, ..Policy::default() });

@@ -121,7 +121,7 @@ impl Front {
         Self::of(1, text, rules, settings).await
     }
 
-    /// With so many instances of the service, which Envoy asks in turn.
+    /// With this many instances of the service, which Envoy asks in turn.
     async fn of(instances: usize, text: String, rules: &str, settings: &[(&str, &str)]) -> Self {
         let (upstream_port, reached) = upstream().await;
         let server = Server::start();
@@ -154,7 +154,7 @@ impl Front {
         statuses.iter().filter(|status| **status == 200).count()
     }
 
-    /// Sends requests on so many connections at the same time, one after the other on each, until `next` says
+    /// Sends requests on this many connections at a time, one after the other on each, until `next` says
     /// that there are enough. How many got each of the statuses 200, 429 and others.
     async fn load(
         &self,

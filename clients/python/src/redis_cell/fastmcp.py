@@ -408,8 +408,8 @@ class _Running:
 class RefusalStatus:
     """A middleware of Starlette: refusals have the status 429 and the headers of SEP-3304, where HTTP still allows it.
 
-    A refusal that comes before the response begins has `Retry-After`, `RateLimit-Limit` and `RateLimit-Remaining`. One
-    that waited for long in a stream of events is only the error in it. `mcp.http_app(middleware=[Middleware(...)])`
+    A refusal that comes before the response begins has `Retry-After`, `RateLimit-Limit` and `RateLimit-Remaining`. A
+    refusal after a stream of events has begun is an error in the stream. `mcp.http_app(middleware=[Middleware(...)])`
     adds it.
     """
 
