@@ -1,9 +1,9 @@
 //! The messages of Envoy's rate limit service, of the service for configurations, and of the reference's
-//! configurations. `build.rs` makes their types of the files in `proto`, which have the fields that this service
-//! reads or writes. Unknown fields are skipped, as always in protocol buffers.
+//! configurations. `build.rs` makes their types of the files in `proto`, which have the fields that this
+//! service reads or writes. Unknown fields are skipped, as always in protocol buffers.
 //!
-//! Source: Envoy's API, and `api/ratelimit/config/ratelimit/v3/rls_conf.proto` of envoyproxy/ratelimit. Both are
-//! stable: fields are added, and no field changes its number.
+//! Source: Envoy's API, and `api/ratelimit/config/ratelimit/v3/rls_conf.proto` of envoyproxy/ratelimit. Both
+//! are stable: fields are added, and no field changes its number.
 
 use prost::DecodeError;
 use prost::bytes::{Buf, BufMut};

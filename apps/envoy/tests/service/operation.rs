@@ -405,7 +405,7 @@ async fn the_alerts_ask_for_metrics_that_there_are() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((now - 300.0..=now + 1.0).contains(&value("process_start_time_seconds ")), "{now} {metrics}");
 
-    // The default of REDIS_TIMEOUT: without this bound, a decision that ends with it is drawn as one of a second.
+    // The default of REDIS_TIMEOUT: a decision that ends with it would be drawn as one of a second.
     assert!(metrics.contains("_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.5\"} "), "{metrics}");
 
     let mut known = HashSet::new();
