@@ -45,12 +45,11 @@ pub enum Tag {
 #[derive(Debug, Default)]
 struct Level(HashMap<String, Values>);
 
-/// The descriptors with one key.
+/// The descriptors with one key. The empty value stands for those without one.
 #[derive(Debug, Default)]
 struct Values {
     exact: HashMap<String, Branch>,
     patterns: Vec<(Pattern, Branch)>,
-    any: Option<Branch>,
 }
 
 /// A descriptor in the configuration.
@@ -209,7 +208,7 @@ impl Config {
         while let Some(level) = levels.pop() {
             for values in level.0.values() {
                 let patterns = values.patterns.iter().map(|(_, branch)| branch);
-                for branch in values.exact.values().chain(patterns).chain(&values.any) {
+                for branch in values.exact.values().chain(patterns) {
                     rules.extend(&branch.rule);
                     levels.push(&branch.below);
                 }
@@ -363,20 +362,13 @@ impl Level {
         }
 
         let values = self.0.entry(key.to_owned()).or_default();
-        let known = if text.is_empty() {
-            values.any.as_ref()
-        } else if text.contains('*') {
-            values.patterns.iter().find(|(pattern, _)| pattern.text == text).map(|(_, branch)| branch)
-        } else {
-            values.exact.get(text)
-        };
+        let pattern = || values.patterns.iter().find(|(pattern, _)| pattern.text == text);
+        let known = values.exact.get(text).or_else(|| pattern().map(|(_, branch)| branch));
         if let Some(known) = known {
             let text = format!("duplicate descriptor '{}', which is in {}", levels.join("."), known.place);
             return Err(node.problem(text));
         }
-        if text.is_empty() {
-            values.any = Some(branch);
-        } else if text.contains('*') {
+        if text.contains('*') {
             values.patterns.push((Pattern::new(text), branch));
         } else {
             values.exact.insert(text.to_owned(), branch);
@@ -392,7 +384,7 @@ impl Level {
             return Some((branch, true));
         }
         let matching = values.patterns.iter().find(|(pattern, _)| pattern.matches(value));
-        matching.map(|(_, branch)| branch).or(values.any.as_ref()).map(|branch| (branch, false))
+        matching.map(|(_, branch)| branch).or(values.exact.get("")).map(|branch| (branch, false))
     }
 }
 
@@ -693,7 +685,8 @@ fn read_batch(
 
 fn read_unit(node: &Node<'_>) -> Result<Unit, Problem> {
     let text = node.text()?;
-    Unit::ALL.into_iter().find(|known| text.eq_ignore_ascii_case(known.name())).ok_or_else(|| {
+    let unit = Unit::from_str_name(&text.to_ascii_uppercase()).filter(|unit| *unit != Unit::Unknown);
+    unit.ok_or_else(|| {
         node.problem(format!("must be second, minute, hour, day, week, month or year, and is '{text}'"))
     })
 }

@@ -5,7 +5,6 @@ use crate::config::{Batch, Bound, Config, Found, Overdraft, Rule, length};
 use crate::metrics::{Counters, Metrics};
 use crate::proto::{
     Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-    Unit,
 };
 use crate::server::Server;
 use crate::settings::{Settings, Unavailable};
@@ -374,34 +373,12 @@ impl Decider {
             |limiter: &Limiter<'_>| limiter.rule.batch.is_some() && limiter.hits > 0 && !limiter.settles();
         let no_quotas = asked.iter().all(|asked| !asked.quota);
         let held = limiters.iter().position(|limiter| !looks && no_quotas && from_batch(limiter));
-        let mut others = Vec::with_capacity(limiters.len());
-        for (index, limiter) in limiters.iter().enumerate() {
-            if Some(index) != held && limiter.rule.bound != Bound::Nothing && !limiter.settles() {
-                others.push(limiter);
-            }
-        }
-        let mut taken = None;
-        let answers: Vec<Row> = if others.is_empty() {
-            Vec::new()
-        } else if looks {
-            let peek = others.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
-                Bound::Places(places, _) => call.lease(&limiter.key, places, limiter.id),
-                Bound::Limit(limit) => {
-                    with_ban(call.limit(&limiter.key, limit, Units(limiter.hits)), limiter)
-                }
-                Bound::Nothing | Bound::Unlimited => call,
-            });
-            let answer: Together<Answer> = ask(&self.server, left(), &call::mpeek(peek)?).await?;
-            answer.each.iter().map(Row::from).collect()
-        } else {
-            let take = others.iter().fold(MTake::new(), |call, limiter| {
-                if limiter.shadow { call.shadow(|call| taking(call, limiter)) } else { taking(call, limiter) }
-            });
-            let (sent, cmd) = (Instant::now(), call::mtake(take.clone())?);
-            let answer: Together<Answer> = ask(&self.server, left(), &cmd).await?;
-            let answer = taken.insert(Taken::new(answer, &take, sent));
-            answer.each.iter().map(Row::from).collect()
+        let is_asked = |(index, limiter): &(usize, &Limiter<'_>)| {
+            Some(*index) != held && limiter.rule.bound != Bound::Nothing && !limiter.settles()
         };
+        let others: Vec<_> =
+            limiters.iter().enumerate().filter(is_asked).map(|(_, limiter)| limiter).collect();
+        let (answers, taken) = self.others(&others, looks, left()).await?;
         let mut answers = answers.into_iter();
         let mut rows = Vec::with_capacity(limiters.len());
         for (index, (limiter, settled)) in limiters.iter().zip(settled).enumerate() {
@@ -426,6 +403,37 @@ impl Decider {
             self.give_back_taken(limiters, &rows, &taken, left()).await;
         }
         Ok(rows)
+    }
+
+    /// Looks at limiters together, or takes from all of them or none. Returns the answers, with those about
+    /// bans, and what was taken.
+    async fn others(
+        &self,
+        limiters: &[&Limiter<'_>],
+        looks: bool,
+        timeout: Duration,
+    ) -> Result<(Vec<Row>, Option<Taken>), RedisError> {
+        if limiters.is_empty() {
+            return Ok((Vec::new(), None));
+        }
+        if looks {
+            let peek = limiters.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
+                Bound::Places(places, _) => call.lease(&limiter.key, places, limiter.id),
+                Bound::Limit(limit) => {
+                    with_ban(call.limit(&limiter.key, limit, Units(limiter.hits)), limiter)
+                }
+                Bound::Nothing | Bound::Unlimited => call,
+            });
+            let answer: Together<Answer> = ask(&self.server, timeout, &call::mpeek(peek)?).await?;
+            return Ok((answer.each.iter().map(Row::from).collect(), None));
+        }
+        let take = limiters.iter().fold(MTake::new(), |call, limiter| {
+            if limiter.shadow { call.shadow(|call| taking(call, limiter)) } else { taking(call, limiter) }
+        });
+        let (sent, cmd) = (Instant::now(), call::mtake(take.clone())?);
+        let answer: Together<Answer> = ask(&self.server, timeout, &cmd).await?;
+        let taken = Taken::new(answer, &take, sent);
+        Ok((taken.each.iter().map(Row::from).collect(), Some(taken)))
     }
 
     /// Reads the answer for a limiter, and the one behind it, which tells whether its ban holds. A refusal
@@ -793,7 +801,7 @@ fn metadata(request: &RateLimitRequest, asked: &[Asked], statuses: &[DescriptorS
         let entries = descriptor.entries.iter().map(|entry| text(format!("{}={}", entry.key, entry.value)));
         let mut fields = BTreeMap::from([("entries".to_owned(), list(entries.collect()))]);
         if let Some(limit) = descriptor.limit {
-            let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).name().to_ascii_uppercase();
+            let unit = limit.unit().as_str_name();
             let limit = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
             fields.insert("limit".to_owned(), text(limit));
         }

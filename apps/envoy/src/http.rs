@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use prost_reflect::SerializeOptions;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -45,10 +46,13 @@ async fn decide(decider: &Decider, body: &[u8]) -> Response {
             return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
         }
     };
-    let is_over = response.overall_code == i32::from(Code::OverLimit);
+    let is_over = response.overall_code() == Code::OverLimit;
     let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-    let text = json::response(&response).to_string();
-    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+    let name = "envoy.service.ratelimit.v3.RateLimitResponse";
+    match json::written(name, &response, &SerializeOptions::new()) {
+        Ok(json) => (status, [(header::CONTENT_TYPE, "application/json")], json.to_string()).into_response(),
+        Err(text) => (StatusCode::INTERNAL_SERVER_ERROR, text).into_response(),
+    }
 }
 
 /// Returns the routes `/healthcheck`, `/json`, `/rlconfig` and `/metrics`.
@@ -67,7 +71,7 @@ pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
         let mut text = String::new();
         for rule in of_rules.config().rules() {
             let (levels, place) = (rule.levels.join("."), &rule.place);
-            let (count, unit) = (rule.requests_per_unit, rule.unit.name().to_ascii_uppercase());
+            let (count, unit) = (rule.requests_per_unit, rule.unit.as_str_name());
             let (shadow, quota) = (rule.shadow, rule.quota);
             // Writing to a String does not fail.
             let _: Result<(), std::fmt::Error> = writeln!(

@@ -5,8 +5,9 @@ use redis_cell_envoy::connections::stopped;
 use redis_cell_envoy::decide::Decider;
 use redis_cell_envoy::http::{self, Health};
 use redis_cell_envoy::metrics::Metrics;
-use redis_cell_envoy::proto;
-use redis_cell_envoy::service::RateLimitService;
+use redis_cell_envoy::proto::FILES;
+use redis_cell_envoy::proto::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME};
+use redis_cell_envoy::service::Service;
 use redis_cell_envoy::settings::{self, Address, Settings, Tls};
 use redis_cell_envoy::{connections, server, watch, xds};
 use std::error::Error;
@@ -189,10 +190,10 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
-            .register_file_descriptor_set(proto::descriptors())
+            .register_encoded_file_descriptor_set(FILES)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let routes = Routes::new(RateLimitService(Arc::clone(&decider)))
+    let routes = Routes::new(RateLimitServiceServer::new(Service(Arc::clone(&decider))))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
@@ -274,7 +275,7 @@ async fn report(decider: Arc<Decider>, health: Arc<Health>, reporter: HealthRepo
 async fn set_health(reporter: &HealthReporter, is_healthy: bool) {
     let status = if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
     // `ratelimit` is the name that the reference gives itself.
-    for service in ["", "ratelimit", proto::SERVICE] {
+    for service in ["", "ratelimit", SERVICE_NAME] {
         reporter.set_service_status(service, status).await;
     }
 }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The upper bounds of the histogram of decisions, in microseconds.
-const BOUNDS: [u64; 12] =
-    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
+const BOUNDS: [u64; 13] =
+    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
 
 /// The largest number of values in requests with their own metrics. Others are counted under the domain's
 /// name. Rules have their own in any case.
@@ -46,7 +46,7 @@ pub struct Metrics {
     pub failed_connections: AtomicU64,
     /// Whether there is a connection to the server.
     pub is_connected: AtomicBool,
-    times: [AtomicU64; 13],
+    times: [AtomicU64; 14],
     time: AtomicU64,
 }
 

@@ -2,7 +2,7 @@
 //! library.
 
 use crate::metrics::Metrics;
-use crate::settings::{Auth, Kind, Pems, Servers, Tls};
+use crate::settings::{Auth, Deployment, Pems, Servers, Tls};
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
@@ -120,14 +120,14 @@ pub fn connect(servers: &Servers, metrics: &Arc<Metrics>) -> RedisResult<Server>
         let (shared, silent) = (Shared::new(metrics), Mutex::default());
         Connection::Primary(Arc::new(Primary { source: Arc::new(source), shared, silent, db }))
     };
-    let connection = match servers.kind {
-        Kind::Single => {
+    let connection = match servers.deployment {
+        Deployment::Single => {
             let client = Fresh::new(servers, single)?;
             let db = client.present().get_connection_info().redis_settings().db();
             primary(Source::Address(Box::new(client)), db)
         }
-        Kind::Sentinel => primary(Source::Sentinels(Box::new(Fresh::new(servers, sentinels)?)), 0),
-        Kind::Cluster => {
+        Deployment::Sentinel => primary(Source::Sentinels(Box::new(Fresh::new(servers, sentinels)?)), 0),
+        Deployment::Cluster => {
             let (shared, silent) = (Shared::new(metrics), Mutex::default());
             Connection::Cluster(Arc::new(Nodes { client: Fresh::new(servers, cluster)?, shared, silent }))
         }

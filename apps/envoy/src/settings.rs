@@ -80,7 +80,7 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Servers {
     /// How the servers work together.
-    pub kind: Kind,
+    pub deployment: Deployment,
     /// For each server, `host:port`, a URL, or the path of a socket.
     pub urls: Vec<String>,
     /// The user and the password of the servers.
@@ -163,7 +163,7 @@ pub struct Xds {
 
 /// How the servers work together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Deployment {
     /// One server.
     Single,
     /// A cluster.
@@ -279,6 +279,10 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         (self.get)(name).filter(|text| !text.is_empty())
     }
 
+    fn text_or(&self, name: &str, default: &str) -> String {
+        self.text(name).unwrap_or_else(|| default.to_owned())
+    }
+
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.text(name).map(PathBuf::from)
     }
@@ -295,6 +299,14 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         parse(&text).unwrap_or_else(|| {
             self.errors.push(format!("{name}: must be {what}, and is '{text}'"));
             default
+        })
+    }
+
+    fn choice<T: Copy>(&mut self, name: &str, default: T, choices: &[(&str, T)]) -> T {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let what = names.split_last().map(|(last, before)| format!("{} or {last}", before.join(", ")));
+        self.read(name, default, &what.unwrap_or_default(), |text| {
+            choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, value)| *value)
         })
     }
 
@@ -327,8 +339,7 @@ impl Settings {
     #[allow(clippy::too_many_lines)] // a list
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<String>> {
         let mut v = Variables { get, errors: Vec::new() };
-        let host = |v: &Variables<_>, name: &str| v.text(name).unwrap_or_else(|| "0.0.0.0".to_owned());
-        let (grpc_host, http_host) = (host(&v, "GRPC_HOST"), host(&v, "HOST"));
+        let (grpc_host, http_host) = (v.text_or("GRPC_HOST", "0.0.0.0"), v.text_or("HOST", "0.0.0.0"));
         let grpc = match v.text("GRPC_UDS") {
             Some(path) => Address::Unix(path.into()),
             None => Address::Tcp(format!("{grpc_host}:{}", v.number::<u16>("GRPC_PORT", 8081))),
@@ -343,33 +354,34 @@ impl Settings {
         }
         let http = format!("{http_host}:{}", v.number::<u16>("PORT", 8080));
         let prometheus = v.flag("USE_PROMETHEUS").then(|| {
-            let address = v.text("PROMETHEUS_ADDR").unwrap_or_else(|| ":9090".to_owned());
+            let address = v.text_or("PROMETHEUS_ADDR", ":9090");
             let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
-            (address, v.text("PROMETHEUS_PATH").unwrap_or_else(|| "/metrics".to_owned()))
+            (address, v.text_or("PROMETHEUS_PATH", "/metrics"))
         });
         let folder = [
-            v.text("RUNTIME_ROOT").unwrap_or_else(|| "/srv/runtime_data/current".to_owned()),
-            v.text("RUNTIME_SUBDIRECTORY").unwrap_or_default(),
-            v.text("RUNTIME_APPDIRECTORY").unwrap_or_else(|| "config".to_owned()),
+            v.text_or("RUNTIME_ROOT", "/srv/runtime_data/current"),
+            v.text_or("RUNTIME_SUBDIRECTORY", ""),
+            v.text_or("RUNTIME_APPDIRECTORY", "config"),
         ];
         let servers = servers(&mut v);
         let instances = v.number("INSTANCES", NonZeroU32::MIN);
-        let unavailable =
-            v.read("SERVER_UNAVAILABLE", Unavailable::Error, "error, open, closed or local", |text| {
-                unavailable(text, instances)
-            });
+        let choices = [
+            ("error", Unavailable::Error),
+            ("open", Unavailable::Open),
+            ("closed", Unavailable::Closed),
+            ("local", Unavailable::Local(instances)),
+        ];
+        let unavailable = v.choice("SERVER_UNAVAILABLE", Unavailable::Error, &choices);
         let prefix = v.read("CACHE_KEY_PREFIX", String::new(), "a text without braces", |text| {
             (!text.contains(['{', '}'])).then(|| text.to_owned())
         });
-        let name = |v: &Variables<_>, name: &str, default: &str| {
-            v.text(name).unwrap_or_else(|| default.to_owned()).to_ascii_lowercase()
-        };
         let headers = v.flag("LIMIT_RESPONSE_HEADERS_ENABLED").then(|| {
             [
-                name(&v, "LIMIT_LIMIT_HEADER", "ratelimit-limit"),
-                name(&v, "LIMIT_REMAINING_HEADER", "ratelimit-remaining"),
-                name(&v, "LIMIT_RESET_HEADER", "ratelimit-reset"),
+                ("LIMIT_LIMIT_HEADER", "ratelimit-limit"),
+                ("LIMIT_REMAINING_HEADER", "ratelimit-remaining"),
+                ("LIMIT_RESET_HEADER", "ratelimit-reset"),
             ]
+            .map(|(name, default)| v.text_or(name, default).to_ascii_lowercase())
         });
         let retry_after_header = v.text("RETRY_AFTER_HEADER").map(|name| name.to_ascii_lowercase());
         let names = headers.iter().flatten().chain(&retry_after_header);
@@ -386,11 +398,7 @@ impl Settings {
         if timeout.is_zero() {
             v.errors.push("REDIS_TIMEOUT: must be more than 0".to_owned());
         }
-        let is_xds = v.read("CONFIG_TYPE", false, "FILE or GRPC_XDS_SOTW", |text| match text {
-            "FILE" => Some(false),
-            "GRPC_XDS_SOTW" => Some(true),
-            _ => None,
-        });
+        let is_xds = v.choice("CONFIG_TYPE", false, &[("FILE", false), ("GRPC_XDS_SOTW", true)]);
         let xds = is_xds.then(|| xds(&mut v));
         let warnings = warnings(&v, is_xds);
         let settings = Self {
@@ -423,7 +431,7 @@ impl Settings {
                 None => unavailable == Unavailable::Error,
             },
             log_level,
-            log_json: v.read("LOG_FORMAT", false, "text or json", is_json),
+            log_json: v.choice("LOG_FORMAT", false, &[("text", false), ("json", true)]),
             warnings,
         };
         if v.errors.is_empty() { Ok(settings) } else { Err(v.errors) }
@@ -435,24 +443,6 @@ pub fn flag(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "t" | "1" => Some(true),
         "false" | "f" | "0" => Some(false),
-        _ => None,
-    }
-}
-
-fn unavailable(text: &str, instances: NonZeroU32) -> Option<Unavailable> {
-    match text {
-        "error" => Some(Unavailable::Error),
-        "open" => Some(Unavailable::Open),
-        "closed" => Some(Unavailable::Closed),
-        "local" => Some(Unavailable::Local(instances)),
-        _ => None,
-    }
-}
-
-fn is_json(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "text" => Some(false),
-        "json" => Some(true),
         _ => None,
     }
 }
@@ -511,7 +501,7 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
         address,
         tls,
         name: v.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
-        node: v.text("CONFIG_GRPC_XDS_NODE_ID").unwrap_or_else(|| "default".to_owned()),
+        node: v.text_or("CONFIG_GRPC_XDS_NODE_ID", "default"),
         metadata: v
             .read("CONFIG_GRPC_XDS_NODE_METADATA", Vec::new(), "name=value,...", |text| pairs(text, '=')),
         headers,
@@ -531,25 +521,29 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
 }
 
 fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
-    let kind = v.read("REDIS_TYPE", Kind::Single, "SINGLE, CLUSTER or SENTINEL", |text| {
-        match text.to_ascii_lowercase().as_str() {
-            "single" => Some(Kind::Single),
-            "cluster" => Some(Kind::Cluster),
-            "sentinel" => Some(Kind::Sentinel),
-            _ => None,
-        }
-    });
-    let url = v.text("REDIS_URL").unwrap_or_else(|| "127.0.0.1:6379".to_owned());
+    let choices = [
+        ("SINGLE", Deployment::Single),
+        ("CLUSTER", Deployment::Cluster),
+        ("SENTINEL", Deployment::Sentinel),
+    ];
+    let deployment = v.choice("REDIS_TYPE", Deployment::Single, &choices);
+    let url = v.text_or("REDIS_URL", "127.0.0.1:6379");
     let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
-    if kind == Kind::Sentinel && urls.len() < 2 {
+    if deployment == Deployment::Sentinel && urls.len() < 2 {
         v.errors.push("REDIS_URL: must be the name of the primary and the addresses of Sentinels".to_owned());
     }
-    if kind == Kind::Single && urls.len() > 1 {
+    if deployment == Deployment::Single && urls.len() > 1 {
         v.errors.push("REDIS_URL: has several addresses, and REDIS_TYPE is SINGLE".to_owned());
     }
     let tls = v.flag("REDIS_TLS").then(|| Tls {
         authority: v.path("REDIS_TLS_CACERT"),
         own: v.own_certificate("REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"),
     });
-    Servers { kind, urls, auth: v.auth("REDIS_AUTH"), sentinel_auth: v.auth("REDIS_SENTINEL_AUTH"), tls }
+    Servers {
+        deployment,
+        urls,
+        auth: v.auth("REDIS_AUTH"),
+        sentinel_auth: v.auth("REDIS_SENTINEL_AUTH"),
+        tls,
+    }
 }

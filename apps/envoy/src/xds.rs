@@ -6,31 +6,25 @@
 //! `api/ratelimit/config/ratelimit/v3/rls_conf.proto` of envoyproxy/ratelimit.
 
 use crate::decide::Decider;
-use crate::json::structure;
-use crate::proto::Unit;
+use crate::json;
+use crate::proto::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use crate::proto::config::RateLimitConfig;
+use crate::proto::{DiscoveryRequest, DiscoveryResponse, ErrorDetail, Node};
 use crate::settings::Xds;
 use crate::watch::apply;
 use prost::Message as _;
-use prost_types::value::Kind;
-use prost_types::{Any, Struct, Value};
-use serde_json::{Map, json};
+use prost_reflect::SerializeOptions;
+use prost_types::{Any, Struct, value};
+use serde_json::{Value, json};
 use std::error::Error;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Extensions, Request};
-use tonic_prost::ProstCodec;
-
-/// The service that the control plane has.
-pub const SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
-
-/// The path of the method that is called.
-pub const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 /// The type of the configurations.
 pub const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -47,125 +41,6 @@ const LEAST: Duration = Duration::from_millis(50);
 
 /// The pause before a version is refused again.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// A request for configurations, which also acknowledges those that came last.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct DiscoveryRequest {
-    /// The version that is applied. Empty if there is none.
-    #[prost(string, tag = "1")]
-    pub version_info: String,
-    /// The node that asks.
-    #[prost(message, optional, tag = "2")]
-    pub node: Option<NodeOfService>,
-    /// The type of the configurations.
-    #[prost(string, tag = "4")]
-    pub type_url: String,
-    /// The response that this answers. Empty in the first request of a stream.
-    #[prost(string, tag = "5")]
-    pub response_nonce: String,
-    /// Why the response is not applied.
-    #[prost(message, optional, tag = "6")]
-    pub error_detail: Option<ErrorDetail>,
-}
-
-/// The name of this service, and what else a control plane is told of it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeOfService {
-    /// The name.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// Names and values.
-    #[prost(message, optional, tag = "3")]
-    pub metadata: Option<Struct>,
-}
-
-/// `google.rpc.Status`.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct ErrorDetail {
-    /// The kind of the error.
-    #[prost(int32, tag = "1")]
-    pub code: i32,
-    /// Its description.
-    #[prost(string, tag = "2")]
-    pub message: String,
-}
-
-/// All configurations.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct DiscoveryResponse {
-    /// The version.
-    #[prost(string, tag = "1")]
-    pub version_info: String,
-    /// The configurations, each a [`RateLimitConfig`].
-    #[prost(message, repeated, tag = "2")]
-    pub resources: Vec<Any>,
-    /// The type of the configurations.
-    #[prost(string, tag = "4")]
-    pub type_url: String,
-    /// The name of the response.
-    #[prost(string, tag = "5")]
-    pub nonce: String,
-}
-
-/// A domain and its rules.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct RateLimitConfig {
-    /// The name of the configuration.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// The domain.
-    #[prost(string, tag = "2")]
-    pub domain: String,
-    /// The descriptors.
-    #[prost(message, repeated, tag = "3")]
-    pub descriptors: Vec<Descriptor>,
-}
-
-/// A descriptor, with those below it.
-#[derive(Clone, PartialEq, prost::Message)]
-#[allow(missing_docs)] // the keys of the YAML files, which README.md explains
-pub struct Descriptor {
-    #[prost(string, tag = "1")]
-    pub key: String,
-    #[prost(string, tag = "2")]
-    pub value: String,
-    #[prost(message, optional, tag = "3")]
-    pub rate_limit: Option<Policy>,
-    #[prost(message, repeated, tag = "4")]
-    pub descriptors: Vec<Self>,
-    #[prost(bool, tag = "5")]
-    pub shadow_mode: bool,
-    #[prost(bool, tag = "6")]
-    pub detailed_metric: bool,
-    #[prost(bool, tag = "7")]
-    pub quota_mode: bool,
-    #[prost(message, optional, tag = "8")]
-    pub metadata: Option<Struct>,
-}
-
-/// The limit of a descriptor.
-#[derive(Clone, PartialEq, prost::Message)]
-#[allow(missing_docs)] // as above
-pub struct Policy {
-    #[prost(enumeration = "Unit", tag = "1")]
-    pub unit: i32,
-    #[prost(uint32, tag = "2")]
-    pub requests_per_unit: u32,
-    #[prost(bool, tag = "3")]
-    pub unlimited: bool,
-    #[prost(string, tag = "4")]
-    pub name: String,
-    #[prost(message, repeated, tag = "5")]
-    pub replaces: Vec<Replaced>,
-}
-
-/// A policy that another one replaces.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Replaced {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-}
 
 /// Applies what the control plane sends, until the process ends. `loaded` becomes true with the first rules.
 pub async fn watch(decider: Arc<Decider>, xds: Xds, merge: bool, loaded: watch::Sender<bool>) {
@@ -239,12 +114,12 @@ async fn follow(
     xds: &Xds,
     mut received: impl FnMut(&DiscoveryResponse) -> Result<(), String>,
 ) -> String {
-    let text = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
+    let text = |text: &String| prost_types::Value { kind: Some(value::Kind::StringValue(text.clone())) };
     let fields = xds.metadata.iter().map(|(name, value)| (name.clone(), text(value))).collect();
     // Without a version, so that the control plane sends what it has: one that was started again may count
     // its versions from the beginning.
     let mut request = DiscoveryRequest {
-        node: Some(NodeOfService { id: xds.node.clone(), metadata: Some(Struct { fields }) }),
+        node: Some(Node { id: xds.node.clone(), metadata: Some(Struct { fields }) }),
         type_url: TYPE.to_owned(),
         ..DiscoveryRequest::default()
     };
@@ -253,16 +128,11 @@ async fn follow(
     let _: Result<(), mpsc::error::TrySendError<_>> = requests.try_send(request.clone());
     let headers = MetadataMap::from_headers(xds.headers.clone());
     let call = Request::from_parts(headers, Extensions::default(), ReceiverStream::new(sent));
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(xds.most_bytes);
-    if let Err(error) = grpc.ready().await {
-        return error.to_string();
-    }
-    let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
-    let mut responses =
-        match grpc.streaming(call, axum::http::uri::PathAndQuery::from_static(METHOD), codec).await {
-            Ok(responses) => responses.into_inner(),
-            Err(status) => return status.to_string(),
-        };
+    let mut plane = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(xds.most_bytes);
+    let mut responses = match plane.stream_aggregated_resources(call).await {
+        Ok(responses) => responses.into_inner(),
+        Err(status) => return status.to_string(),
+    };
     tracing::info!("the control plane is {}", xds.address);
     let mut refused = None;
     loop {
@@ -301,7 +171,7 @@ fn received(decider: &Decider, response: &DiscoveryResponse, merge: bool) -> Res
         }
         let config = RateLimitConfig::decode(resource.value.as_slice())
             .map_err(|error| format!("a resource cannot be read: {error}"))?;
-        Ok((config.name.clone(), yaml(&config)))
+        Ok((config.name.clone(), yaml(&config)?))
     };
     let files = response.resources.iter().map(file).collect::<Result<Vec<_>, _>>();
     let files = files.inspect_err(|error| tracing::error!("the rules stay as they are: {error}"))?;
@@ -312,43 +182,26 @@ fn received(decider: &Decider, response: &DiscoveryResponse, merge: bool) -> Res
 /// Writes a configuration as the text of a file. Its rules cannot say `overdraft`: hits that a request names,
 /// such as the costs of a response, are charged as the reference charges them, and others only if they are
 /// admitted.
-fn yaml(config: &RateLimitConfig) -> String {
-    let descriptors: Vec<_> = config.descriptors.iter().map(descriptor).collect();
-    let file = json!({ "domain": config.domain, "descriptors": descriptors });
-    format!("{file:#}")
+fn yaml(config: &RateLimitConfig) -> Result<String, String> {
+    let options = SerializeOptions::new().use_proto_field_name(true).skip_default_fields(false);
+    let mut file = json::written("ratelimit.config.ratelimit.v3.RateLimitConfig", config, &options)?;
+    if let Some(fields) = file.as_object_mut() {
+        fields.remove("name");
+    }
+    complete(&mut file);
+    Ok(format!("{file:#}"))
 }
 
-fn descriptor(from: &Descriptor) -> serde_json::Value {
-    let mut fields = Map::new();
-    let mut set = |name: &str, value: serde_json::Value| _ = fields.insert(name.to_owned(), value);
-    set("key", json!(from.key));
-    set("value", json!(from.value));
-    set("shadow_mode", json!(from.shadow_mode));
-    set("detailed_metric", json!(from.detailed_metric));
-    set("quota_mode", json!(from.quota_mode));
-    if let Some(metadata) = &from.metadata {
-        set("metadata", structure(metadata));
+/// Completes the rules of a domain or of a descriptor.
+fn complete(above: &mut Value) {
+    for descriptor in above.get_mut("descriptors").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(rule) = descriptor.get_mut("rate_limit").and_then(Value::as_object_mut) {
+            if rule.get("unlimited") == Some(&json!(true)) {
+                rule.retain(|name, _| !matches!(name.as_str(), "unit" | "requests_per_unit"));
+            } else {
+                rule.insert("overdraft".to_owned(), json!("named"));
+            }
+        }
+        complete(descriptor);
     }
-    if let Some(policy) = &from.rate_limit {
-        set("rate_limit", rate_limit(policy));
-    }
-    if !from.descriptors.is_empty() {
-        set("descriptors", from.descriptors.iter().map(descriptor).collect());
-    }
-    serde_json::Value::Object(fields)
-}
-
-fn rate_limit(from: &Policy) -> serde_json::Value {
-    let replaces: Vec<_> = from.replaces.iter().map(|policy| json!({ "name": policy.name })).collect();
-    let unit = Unit::try_from(from.unit).unwrap_or(Unit::Unknown).name();
-    if from.unlimited {
-        return json!({ "unlimited": true, "name": from.name, "replaces": replaces });
-    }
-    json!({
-        "unit": unit,
-        "requests_per_unit": from.requests_per_unit,
-        "name": from.name,
-        "replaces": replaces,
-        "overdraft": "named",
-    })
 }

@@ -42,69 +42,22 @@ const OWN: &str = "own";
 
 /// The sources of each field, under the names that common servers use. The first source that a line has is
 /// used.
-const KNOWN: [(&str, &[&str]); 11] = [
-    (
-        "time",
-        &[
-            "time",
-            "ts",
-            "timestamp",
-            "@timestamp",
-            "start_time",
-            "time_iso8601",
-            "time_local",
-            "msec",
-            "datetime",
-        ],
-    ),
+const KNOWN: [(&str, &str); 11] = [
+    ("time", "time ts timestamp @timestamp start_time time_iso8601 time_local msec datetime"),
     (
         "address",
-        &[
-            "address",
-            "client:port",
-            "request.client_ip",
-            "request.remote_ip",
-            "client_ip",
-            "remote_ip",
-            "remote_addr",
-            "downstream_remote_address",
-            "downstream_remote_address_without_port",
-            "client_address",
-            "ip",
-            "c-ip",
-        ],
+        "address client:port request.client_ip request.remote_ip client_ip remote_ip remote_addr \
+         downstream_remote_address downstream_remote_address_without_port client_address ip c-ip",
     ),
-    ("user", &["user", "user_id", "remote_user", "request.user", "cs-username"]),
-    ("method", &["method", "request.method", "request_method", "cs-method"]),
-    ("host", &["host", "request.host", "authority", ":authority", "http_host", "x-host-header", "cs-host"]),
-    (
-        "uri",
-        &[
-            "uri",
-            "request.uri",
-            "x-envoy-original-path",
-            "request_uri",
-            "path",
-            "url",
-            "request_path",
-            "cs-uri-stem",
-        ],
-    ),
-    ("status", &["status", "response_code", "status_code", "sc-status"]),
-    ("bytes", &["bytes", "size", "bytes_sent", "body_bytes_sent", "bytes_out", "sc-bytes"]),
-    ("duration", &["duration", "request_time", "latency", "time-taken"]),
-    (
-        "agent",
-        &[
-            "agent",
-            "user_agent",
-            "request.headers.User-Agent",
-            "http_user_agent",
-            "user-agent",
-            "cs(User-Agent)",
-        ],
-    ),
-    ("referer", &["referer", "cs(Referer)"]),
+    ("user", "user user_id remote_user request.user cs-username"),
+    ("method", "method request.method request_method cs-method"),
+    ("host", "host request.host authority :authority http_host x-host-header cs-host"),
+    ("uri", "uri request.uri x-envoy-original-path request_uri path url request_path cs-uri-stem"),
+    ("status", "status response_code status_code sc-status"),
+    ("bytes", "bytes size bytes_sent body_bytes_sent bytes_out sc-bytes"),
+    ("duration", "duration request_time latency time-taken"),
+    ("agent", "agent user_agent request.headers.User-Agent http_user_agent user-agent cs(User-Agent)"),
+    ("referer", "referer cs(Referer)"),
 ];
 
 /// How a field is read from a line.
@@ -186,7 +139,7 @@ struct Place {
 /// A format, and the fields to find in it, starting with the time.
 #[derive(Debug)]
 pub struct Format {
-    kind: Kind,
+    syntax: Syntax,
     name: String,
     fields: Vec<Field>,
     patterns: Vec<Pattern>,
@@ -196,7 +149,7 @@ pub struct Format {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Syntax {
     Layout(Layout),
     Json(Tree),
     Csv(Box<Columns>),
@@ -217,7 +170,7 @@ pub enum Unreadable {
     Time,
     /// Its time is more than a day ahead of this machine's clock.
     Future,
-    /// It is longer than [`LONGEST`](crate::input::LONGEST).
+    /// It is longer than 1 MiB.
     TooLong,
     /// A quantity is not a number.
     Quantity,
@@ -314,9 +267,7 @@ impl Format {
     fn layout(name: &str, text: &str, hints: &Hints, fields: &Fields) -> Result<Self, NoFormat> {
         let layout = Layout::parse(text)?;
         let names = layout.names().to_vec();
-        let mut find = |name: &str| names.iter().position(|known| known == name);
-        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
-        Ok(Self::new(Kind::Layout(layout), name, fields, names.len(), hints))
+        Self::with_names(Syntax::Layout(layout), name, &names, hints, fields)
     }
 
     fn json(hints: &Hints, fields: &Fields) -> Result<Self, NoFormat> {
@@ -324,7 +275,7 @@ impl Format {
         // JSON may have any field: only the lines can show which.
         let fields = fields_of(hints, fields, &mut |name| Some(tree.add(name)), "")?;
         let places = tree.len();
-        Ok(Self::new(Kind::Json(tree), "json", fields, places, hints))
+        Ok(Self::new(Syntax::Json(tree), "json", fields, places, hints))
     }
 
     fn csv(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
@@ -334,24 +285,33 @@ impl Format {
         };
         let columns = Columns::parse(header, hints.columns.is_none());
         let names = columns.names().to_vec();
-        let mut find = |name: &str| names.iter().position(|known| known.eq_ignore_ascii_case(name));
-        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
-        Ok(Self::new(Kind::Csv(Box::new(columns)), "csv", fields, names.len(), hints))
+        Self::with_names(Syntax::Csv(Box::new(columns)), "csv", &names, hints, fields)
     }
 
     fn w3c(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
         let columns = sample.iter().find_map(|line| w3c::Columns::parse(line));
         let columns = columns.ok_or_else(|| NoFormat("no line begins with #Fields:".to_owned()))?;
         let names = columns.names().to_vec();
-        let mut find = |name: &str| names.iter().position(|known| known.eq_ignore_ascii_case(name));
-        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
-        Ok(Self::new(Kind::W3c(columns), "w3c", fields, names.len(), hints))
+        Self::with_names(Syntax::W3c(columns), "w3c", &names, hints, fields)
     }
 
-    fn new(kind: Kind, name: &str, fields: Vec<Field>, places: usize, hints: &Hints) -> Self {
+    /// Creates a format whose lines have these fields, whose names may have other capitals.
+    fn with_names(
+        syntax: Syntax,
+        name: &str,
+        names: &[String],
+        hints: &Hints,
+        fields: &Fields,
+    ) -> Result<Self, NoFormat> {
+        let mut find = |name: &str| names.iter().position(|known| known.eq_ignore_ascii_case(name));
+        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
+        Ok(Self::new(syntax, name, fields, names.len(), hints))
+    }
+
+    fn new(syntax: Syntax, name: &str, fields: Vec<Field>, places: usize, hints: &Hints) -> Self {
         let places = vec![Place::default(); places];
         Self {
-            kind,
+            syntax,
             name: name.to_owned(),
             fields,
             patterns: hints.paths.clone(),
@@ -368,16 +328,16 @@ impl Format {
     /// Returns whether this line is not meant to be a call: a CSV header, a comment, an empty line.
     pub fn is_no_call(&self, line: &[u8]) -> bool {
         line.is_empty()
-            || match &self.kind {
-                Kind::Csv(columns) => columns.is_header(line),
-                Kind::W3c(_) | Kind::Json(_) => line.starts_with(b"#"),
-                Kind::Layout(_) => line.starts_with(b"#") && self.name != OWN,
+            || match &self.syntax {
+                Syntax::Csv(columns) => columns.is_header(line),
+                Syntax::W3c(_) | Syntax::Json(_) => line.starts_with(b"#"),
+                Syntax::Layout(_) => line.starts_with(b"#") && self.name != OWN,
             }
     }
 
     /// Returns whether this line gives the lines behind it other columns.
     pub fn is_another(&self, line: &[u8]) -> bool {
-        matches!(&self.kind, Kind::W3c(columns) if columns.are_others(line))
+        matches!(&self.syntax, Syntax::W3c(columns) if columns.are_others(line))
     }
 
     /// Reads a line. The first value is the time.
@@ -394,12 +354,12 @@ impl Format {
     /// # Errors
     /// Returns [`Unreadable::Format`] if the line does not have this format.
     pub fn read_time<'a>(&'a mut self, line: &'a [u8]) -> Result<&'a [u8], Unreadable> {
-        let Self { kind, places, buffer, .. } = self;
-        let read = match kind {
-            Kind::Layout(layout) => layout.read(line, places),
-            Kind::Json(tree) => tree.read(line, places, buffer),
-            Kind::Csv(columns) => columns.read(line, places, buffer),
-            Kind::W3c(columns) => columns.read(line, places, buffer),
+        let Self { syntax, places, buffer, .. } = self;
+        let read = match syntax {
+            Syntax::Layout(layout) => layout.read(line, places),
+            Syntax::Json(tree) => tree.read(line, places, buffer),
+            Syntax::Csv(columns) => columns.read(line, places, buffer),
+            Syntax::W3c(columns) => columns.read(line, places, buffer),
         };
         let time = self.fields.first().filter(|_| read).ok_or(Unreadable::Format)?;
         Ok(self.value(time, line))
@@ -485,9 +445,9 @@ fn field_of(name: &str, hints: &Hints, find: &mut dyn FnMut(&str) -> Option<usiz
     let from_request = matches!(part, Part::Path | Part::Uri | Part::Method | Part::Segment(_));
     // A field that the user has defined is also a source for fields derived from it.
     let own = hints.fields.iter().find(|(named, _)| named == known).map(|(_, source)| source.as_str());
-    let usual = KNOWN.iter().find(|(field, _)| *field == known).map_or(&[][..], |(_, sources)| *sources);
+    let usual = KNOWN.iter().find(|(field, _)| *field == known).map_or("", |(_, sources)| sources);
     let mut sources: SmallVec<[usize; 4]> = SmallVec::new();
-    for source in own.into_iter().chain(usual.iter().copied()).chain([name]) {
+    for source in own.into_iter().chain(usual.split_whitespace()).chain([name]) {
         if let Some(place) = find(source).filter(|place| !sources.contains(place)) {
             sources.push(place);
         }

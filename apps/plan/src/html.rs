@@ -17,7 +17,8 @@ h1{font-size:1.6rem}h2{font-size:1.25rem;margin-top:2.5rem;border-top:1px solid 
 code{font:.9em ui-monospace,monospace;overflow-wrap:anywhere}.faint{color:var(--faint)}
 table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}
 th,td{padding:.25rem .75rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-.keys :is(th,td):first-child{text-align:left;white-space:normal;min-width:9rem}
+:is(th,td):first-child{text-align:left;white-space:normal;min-width:9rem}
+td:first-child{font:.9em ui-monospace,monospace;overflow-wrap:anywhere}
 .big{font-size:2rem;font-weight:600}.no{color:var(--no)}.ok{color:var(--ok)}
 figure{margin:1rem 0}figure>div,figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem;font-size:.875rem}
 figcaption svg{width:.9rem;height:.9rem;vertical-align:-1px;margin-right:.3rem}
@@ -95,26 +96,30 @@ fn notes(page: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a row for each policy.
-fn side_by_side(page: &mut String, policies: &[PolicyReport]) -> fmt::Result {
-    page.push_str(
-        "<table class=\"keys\"><tr><th>policy</th><th>refused</th><th></th><th>keys refused</th><th></th>\
-         <th>p99 wait</th></tr>\n",
-    );
-    for policy in policies {
-        let wait = policy.waits.map_or_else(|| "-".to_owned(), |waits| span(waits.p99));
-        writeln!(
-            page,
-            "<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{wait}</td></tr>",
-            escaped(&policy.policy),
-            number(policy.refused),
-            percent(policy.refused_share),
-            number(policy.keys_refused),
-            percent(policy.keys_refused_share)
-        )?;
+/// Writes a table with these columns.
+fn table<const N: usize>(
+    page: &mut String,
+    columns: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> fmt::Result {
+    writeln!(page, "<table><tr><th>{}</th></tr>", columns.join("</th><th>"))?;
+    for row in rows {
+        let cells = row.map(|value| escaped(&value)).join("</td><td>");
+        writeln!(page, "<tr><td>{cells}</td></tr>")?;
     }
     page.push_str("</table>\n");
     Ok(())
+}
+
+/// Writes a row for each policy.
+fn side_by_side(page: &mut String, policies: &[PolicyReport]) -> fmt::Result {
+    let rows = policies.iter().map(|policy| {
+        let [refused, keys] = [policy.refused, policy.keys_refused].map(number);
+        let [share, share_of_keys] = [policy.refused_share, policy.keys_refused_share].map(percent);
+        let wait = policy.waits.map_or_else(|| "-".to_owned(), |waits| span(waits.p99));
+        [policy.policy.clone(), refused, share, keys, share_of_keys, wait]
+    });
+    table(page, ["policy", "refused", "", "keys refused", "", "p99 wait"], rows)
 }
 
 fn one(page: &mut String, policy: &PolicyReport) -> fmt::Result {
@@ -246,18 +251,14 @@ fn waits(page: &mut String, waits: &Waits) -> fmt::Result {
 
 /// Writes the numbers that a search has tried.
 fn search(page: &mut String, found: &Found) -> fmt::Result {
-    writeln!(
-        page,
-        "<details><summary>{} numbers were tried</summary>\
-         <table><tr><th>calls refused</th><th>keys refused</th><th>number</th></tr>",
-        found.tried.len()
-    )?;
-    for tried in &found.tried {
-        let (calls, keys) = (percent(tried.refused_share), percent(tried.keys_refused_share));
+    writeln!(page, "<details><summary>{} numbers were tried</summary>", found.tried.len())?;
+    let rows = found.tried.iter().map(|tried| {
         let mark = if tried.value == found.value { " ← found" } else { "" };
-        writeln!(page, "<tr><td>{calls}</td><td>{keys}</td><td>{}{mark}</td></tr>", tried.value)?;
-    }
-    page.push_str("</table></details>\n");
+        let [calls, keys] = [tried.refused_share, tried.keys_refused_share].map(percent);
+        [format!("{}{mark}", tried.value), calls, keys]
+    });
+    table(page, ["number", "calls refused", "keys refused"], rows)?;
+    page.push_str("</details>\n");
     Ok(())
 }
 
@@ -266,24 +267,11 @@ fn keys(page: &mut String, top: &[KeyReport]) -> fmt::Result {
     if top.is_empty() {
         return Ok(());
     }
-    page.push_str(
-        "<table class=\"keys\"><tr><th>key</th><th>refused</th><th>calls</th><th>longest wait</th><th>first</th>\
-         <th>last</th></tr>\n",
-    );
-    for key in top {
-        writeln!(
-            page,
-            "<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escaped(&key.key),
-            number(key.refused),
-            number(key.requests),
-            span(key.longest_wait),
-            key.first,
-            key.last
-        )?;
-    }
-    page.push_str("</table>\n");
-    Ok(())
+    let rows = top.iter().map(|key| {
+        let ([refused, calls], wait) = ([key.refused, key.requests].map(number), span(key.longest_wait));
+        [key.key.clone(), refused, calls, wait, key.first.clone(), key.last.clone()]
+    });
+    table(page, ["key", "refused", "calls", "longest wait", "first", "last"], rows)
 }
 
 /// Escapes text from a log, which may be anything.

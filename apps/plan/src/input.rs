@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -11,8 +11,8 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::faults;
 
-/// The length of the longest line that is read. Longer lines count as unreadable.
-pub const LONGEST: usize = 1 << 20;
+/// The most bytes of a line that is read, with its end. Longer lines count as unreadable.
+const MOST: u64 = 1 << 20;
 
 /// What is read in place of a line that is too long. No line has a line feed.
 pub const TOO_LONG: &[u8] = b"\n";
@@ -123,28 +123,23 @@ impl Read for Zstd {
 
 /// The lines of a source, without their line ends.
 pub struct Lines {
-    reader: Box<dyn Read>,
-    buffer: Vec<u8>,
-    /// The range of the buffer that was read and not yet returned.
-    unread: core::ops::Range<usize>,
-    /// The range of the present line.
-    line: core::ops::Range<usize>,
-    /// Lines that come before the others, in reverse order, and the present line if it is not in the buffer.
+    reader: BufReader<Box<dyn Read>>,
+    /// The line that was read last.
+    line: Vec<u8>,
+    /// Lines that come before the others, in reverse order.
     before: Vec<Vec<u8>>,
-    present: Option<Vec<u8>>,
-    ended: bool,
 }
 
 impl core::fmt::Debug for Lines {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Lines").field("unread", &self.unread).finish_non_exhaustive()
+        f.debug_struct("Lines").field("line", &self.line).finish_non_exhaustive()
     }
 }
 
 impl Lines {
     fn new(reader: Box<dyn Read>) -> Self {
-        let buffer = vec![0; LONGEST];
-        Self { reader, buffer, unread: 0..0, line: 0..0, before: Vec::new(), present: None, ended: false }
+        let reader = BufReader::with_capacity(1 << 16, reader);
+        Self { reader, line: Vec::new(), before: Vec::new() }
     }
 
     /// Returns these lines again before the ones that follow.
@@ -156,10 +151,7 @@ impl Lines {
 
     /// Returns the line that was read last.
     pub fn line(&self) -> &[u8] {
-        match &self.present {
-            Some(line) => line,
-            None => self.buffer.get(self.line.clone()).unwrap_or_default(),
-        }
+        &self.line
     }
 
     /// Reads and returns the next line, or [`TOO_LONG`].
@@ -167,51 +159,26 @@ impl Lines {
     /// # Errors
     /// Returns the errors of reading and of decompression.
     pub fn read(&mut self) -> io::Result<Option<&[u8]>> {
-        self.present = self.before.pop();
-        let found = self.present.is_some() || self.find()?;
-        Ok(found.then(|| self.line()))
+        if let Some(line) = self.before.pop() {
+            self.line = line;
+            return Ok(Some(&self.line));
+        }
+        match self.find() {
+            Err(_) if faults::has("cut-is-the-end") => Ok(None),
+            found => Ok(found?.then_some(self.line.as_slice())),
+        }
     }
 
-    /// Finds the next line in the buffer. Returns `false` at the end.
+    /// Reads the next line. Returns `false` at the end.
     fn find(&mut self) -> io::Result<bool> {
-        let mut too_long = false;
-        loop {
-            let unread = self.buffer.get(self.unread.clone()).unwrap_or_default();
-            let end = memchr::memchr(b'\n', unread);
-            if end.is_some() || self.ended {
-                let length = end.unwrap_or(unread.len());
-                let line = unread.get(..length).unwrap_or_default();
-                let line = line.strip_suffix(b"\r").unwrap_or(line).len();
-                self.present = too_long.then(|| TOO_LONG.to_vec());
-                let start = self.unread.start;
-                self.line = start..start.saturating_add(line);
-                let behind = start.saturating_add(length).saturating_add(1);
-                self.unread.start = behind.min(self.unread.end);
-                return Ok(end.is_some() || length > 0 || too_long);
-            }
-            too_long |= self.fill()?;
+        self.line.clear();
+        let read = self.reader.by_ref().take(MOST).read_until(b'\n', &mut self.line)?;
+        let has_end = self.line.pop_if(|byte| *byte == b'\n').is_some();
+        self.line.pop_if(|byte| *byte == b'\r');
+        if !has_end && u64::try_from(read).is_ok_and(|read| read == MOST) {
+            self.reader.skip_until(b'\n')?;
+            TOO_LONG.clone_into(&mut self.line);
         }
-    }
-
-    /// Appends more bytes to the unread ones. If that fills the buffer, empties it and returns `true`.
-    fn fill(&mut self) -> io::Result<bool> {
-        let unread = core::mem::take(&mut self.unread);
-        let length = unread.len();
-        let full = length >= self.buffer.len();
-        if !full {
-            self.buffer.copy_within(unread, 0);
-            self.unread = 0..length;
-        }
-        let free = self.buffer.get_mut(self.unread.end..).unwrap_or_default();
-        let read = loop {
-            match self.reader.read(free) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if faults::has("cut-is-the-end") => break 0,
-                read => break read?,
-            }
-        };
-        self.ended = read == 0;
-        self.unread.end = self.unread.end.saturating_add(read);
-        Ok(full)
+        Ok(read > 0)
     }
 }

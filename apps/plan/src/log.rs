@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::faults;
 use crate::input::{Lines, Source, TOO_LONG};
+use crate::report::{LogReport, seconds, time};
 use redis_cell_lines::format::{Format, Hints, Unreadable};
 use redis_cell_lines::time::Times;
 
@@ -48,27 +49,6 @@ struct Opened {
     names: String,
     /// Standard input, which cannot be opened again.
     begun: Option<Lines>,
-}
-
-/// A summary of the lines.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    /// The files in the order in which they were read.
-    pub files: Vec<File>,
-    /// Lines with a call.
-    pub read: u64,
-    /// Lines that cannot be read.
-    pub unreadable: u64,
-    /// The first unreadable lines.
-    pub shown: Vec<Shown>,
-    /// The times of the first and the last call.
-    pub span: Option<(Instant, Instant)>,
-    /// The number of lines with an earlier time than a line before them, and the largest difference.
-    pub late: (u64, Span),
-    /// The number of lines that are late by more than [`BELIEVED`].
-    pub too_late: u64,
-    /// Whether all times were whole seconds.
-    pub whole_seconds: bool,
 }
 
 /// A file.
@@ -127,11 +107,13 @@ impl Log {
         &mut self,
         what: &str,
         mut call: impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>,
-    ) -> Result<Summary, Box<dyn Error>> {
+    ) -> Result<LogReport, Box<dyn Error>> {
         let count = Rc::new(Cell::new(0));
         let progress = progress(what, self.files.iter().map(|file| file.source.size()).sum());
         let mut pass = Pass {
-            summary: Summary::default(),
+            report: LogReport::default(),
+            span: None,
+            latest_by: Span::ZERO,
             times: Times::new(self.zone),
             present: Vec::new(),
             latest: tomorrow(),
@@ -157,11 +139,11 @@ impl Log {
                     pass.present.push(Present { file, format, names, fields });
                     pass.present.len().saturating_sub(1)
                 });
-                pass.summary.files.push(File { name, format });
+                pass.report.files.push(File { name, format });
                 let mut reader = Reader::new(file, group, &count)?;
                 match reader.next(&mut pass)? {
                     Some(now) => open.push((now, reader)),
-                    None => reader.demand_calls(&pass.summary)?,
+                    None => reader.demand_calls(&pass.report)?,
                 }
                 continue;
             }
@@ -183,13 +165,15 @@ impl Log {
                 }
             };
             if ended {
-                open.remove(at).1.demand_calls(&pass.summary)?;
+                open.remove(at).1.demand_calls(&pass.report)?;
             }
         }
         progress.finish_and_clear();
-        let Pass { mut summary, times, present, .. } = pass;
-        summary.whole_seconds = times.are_whole_seconds();
-        demand_lines(&summary)?;
+        let Pass { report, times, present, span, latest_by, .. } = pass;
+        let (first, last) = span.ok_or_else(|| {
+            let first = first(report.first_unreadable.first());
+            format!("none of the {} lines can be read{first}", report.unreadable)
+        })?;
         let several = present.len() > 1;
         for Present { file, format, names, fields } in present {
             let absent = self.fields.iter().zip(fields).find(|(_, present)| !present);
@@ -200,7 +184,14 @@ impl Log {
                 return Err((place + &why + &there).into());
             }
         }
-        Ok(summary)
+        Ok(LogReport {
+            first: time(first),
+            last: time(last),
+            seconds: seconds(last.since(first).as_nanos() / 1_000),
+            latest_by_seconds: seconds(latest_by.as_nanos() / 1_000),
+            whole_seconds: times.are_whole_seconds(),
+            ..report
+        })
     }
 }
 
@@ -274,12 +265,12 @@ impl<'a> Reader<'a> {
 
     /// Returns an error if the file has ended and no line of it could be read: a check must not pass without
     /// the calls of a file. A file may have no lines but those that are no calls.
-    fn demand_calls(&self, summary: &Summary) -> Result<(), Box<dyn Error>> {
+    fn demand_calls(&self, log: &LogReport) -> Result<(), Box<dyn Error>> {
         if self.calls > 0 || self.unreadable.get() == 0 || faults::has("unread-file-is-silent") {
             return Ok(());
         }
         let name = self.file.name();
-        let shown = summary.shown.iter().find(|shown| shown.at.starts_with(&format!("{name}:")));
+        let shown = log.first_unreadable.iter().find(|shown| shown.at.starts_with(&format!("{name}:")));
         Err(format!("{name}: none of the {} lines can be read{}", self.unreadable.get(), first(shown)).into())
     }
 
@@ -324,7 +315,12 @@ struct Present {
 
 /// One pass through all files.
 struct Pass {
-    summary: Summary,
+    /// The counts, without the times.
+    report: LogReport,
+    /// The times of the first and the last call.
+    span: Option<(Instant, Instant)>,
+    /// The largest difference of a late line.
+    latest_by: Span,
     times: Times,
     /// What each format had.
     present: Vec<Present>,
@@ -370,12 +366,13 @@ impl Pass {
             }
         }
         reader.calls = reader.calls.saturating_add(1);
-        let Summary { read, span, late, too_late, .. } = &mut self.summary;
+        let LogReport { read, late, too_late, .. } = &mut self.report;
         *read = read.saturating_add(1);
-        let (_, last) = span.get_or_insert((now, now));
+        let (_, last) = self.span.get_or_insert((now, now));
         if now < *last && !faults::has("late-is-silent") {
             let by = last.since(now);
-            *late = (late.0.saturating_add(1), late.1.max(by));
+            *late = late.saturating_add(1);
+            self.latest_by = self.latest_by.max(by);
             *too_late = too_late.saturating_add(u64::from(by.as_nanos() > BELIEVED));
         }
         *last = now.max(*last);
@@ -387,11 +384,11 @@ impl Pass {
             return;
         }
         reader.unreadable.set(reader.unreadable.get().saturating_add(1));
-        self.summary.unreadable = self.summary.unreadable.saturating_add(1);
-        if self.summary.shown.len() < SHOWN {
+        self.report.unreadable = self.report.unreadable.saturating_add(1);
+        if self.report.first_unreadable.len() < SHOWN {
             let line = reader.lines.line();
             let text = line.get(..SHOWN_BYTES.min(line.len())).unwrap_or_default();
-            self.summary.shown.push(Shown {
+            self.report.first_unreadable.push(Shown {
                 at: format!("{}:{}", reader.file.name(), reader.number),
                 why: why.to_string(),
                 text: String::from_utf8_lossy(text).into_owned(),
@@ -414,18 +411,6 @@ fn progress(what: &str, size: u64) -> ProgressBar {
         ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
     let bar = if size == 0 { ProgressBar::hidden() } else { ProgressBar::new(size) };
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what.to_owned())
-}
-
-/// Returns an error if no line could be read.
-///
-/// # Errors
-/// Returns an error if no line could be read.
-fn demand_lines(summary: &Summary) -> io::Result<()> {
-    if summary.read > 0 {
-        return Ok(());
-    }
-    let first = first(summary.shown.first());
-    Err(io::Error::other(format!("none of the {} lines can be read{first}", summary.unreadable)))
 }
 
 /// Describes the first line that could not be read.

@@ -7,7 +7,7 @@ use redis_cell_policy::{CallError, Fields, Policy, PolicyError, Replay, Taken};
 
 use crate::faults;
 use crate::input::Source;
-use crate::log::{Log, Summary};
+use crate::log::Log;
 use crate::report::{Check, Found, LogReport, PolicyReport, Report, Tried, share};
 use crate::tally::Tally;
 use redis_cell_lines::format::Hints;
@@ -67,7 +67,7 @@ pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
     }
     let policies =
         texts.iter().map(|text| Policy::parse(text, &mut fields)).collect::<Result<Vec<_>, _>>()?;
-    let (replay, tallies, summary) = replay(&policies, &mut log, "reading")?;
+    let (replay, tallies, log_report) = replay(&policies, &mut log, "reading")?;
     let reports = texts.iter().zip(&policies).zip(&tallies).zip(found).enumerate();
     let reports = reports.map(|(position, (((text, policy), tally), found))| {
         let report = PolicyReport::new(text, position, policy, tally, &replay, question.top);
@@ -90,7 +90,7 @@ pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
         let passed = check.allows(last.refused_share, last.keys_refused_share) && last.errors.is_empty();
         Check { passed, ..check }
     });
-    Ok(Report { log: LogReport::new(&summary), policies, check })
+    Ok(Report { log: log_report, policies, check })
 }
 
 /// Runs the log through the policies once.
@@ -98,11 +98,11 @@ fn replay(
     policies: &[Policy],
     log: &mut Log,
     what: &str,
-) -> Result<(Replay, Vec<Tally>, Summary), Box<dyn Error>> {
+) -> Result<(Replay, Vec<Tally>, LogReport), Box<dyn Error>> {
     let mut replay = Replay::new(policies.iter().cloned());
     let mut tallies = policies.iter().map(Tally::new).collect::<Result<Vec<_>, _>>()?;
-    let summary = log.read(what, |now, values| one(&mut replay, &mut tallies, now, values))?;
-    Ok((replay, tallies, summary))
+    let log_report = log.read(what, |now, values| one(&mut replay, &mut tallies, now, values))?;
+    Ok((replay, tallies, log_report))
 }
 
 /// Runs one call through all policies and counts it.

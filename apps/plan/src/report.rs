@@ -6,7 +6,7 @@ use redis_cell_policy::{Names, Policy, Replay};
 use serde::Serialize;
 
 use crate::faults;
-use crate::log::{File, Shown, Summary};
+use crate::log::{File, Shown};
 use crate::tally::{LimiterTally, Refusals, Tally};
 
 /// All results of a run.
@@ -22,7 +22,7 @@ pub struct Report {
 }
 
 /// The lines that were read.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LogReport {
     /// The files in the order in which they were read.
     pub files: Vec<File>,
@@ -198,26 +198,6 @@ impl Check {
     }
 }
 
-impl LogReport {
-    /// Creates the report of the lines that were read.
-    pub fn new(summary: &Summary) -> Self {
-        let (first, last) = summary.span.unwrap_or_default();
-        Self {
-            files: summary.files.clone(),
-            read: summary.read,
-            unreadable: summary.unreadable,
-            first_unreadable: summary.shown.clone(),
-            first: time(first),
-            last: time(last),
-            seconds: seconds(last.since(first).as_nanos() / 1_000),
-            late: summary.late.0,
-            too_late: summary.too_late,
-            latest_by_seconds: seconds(summary.late.1.as_nanos() / 1_000),
-            whole_seconds: summary.whole_seconds,
-        }
-    }
-}
-
 impl PolicyReport {
     /// Creates the report of the policy at this position, with at most `top` keys for each limiter.
     pub fn new(
@@ -317,7 +297,7 @@ pub fn time(instant: Instant) -> String {
 
 /// Converts microseconds to seconds. Rounding is harmless in reports, which do not affect decisions.
 #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a report may round")]
-fn seconds(micros: u64) -> f64 {
+pub fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 

@@ -436,7 +436,7 @@ fn two_policies_stand_side_by_side_and_the_last_one_is_checked() {
     // The page has the same comparison.
     let page = plan(&[&both[..], &["7%", "--html", "-"]].concat(), &[&file]).stdout;
     let page = String::from_utf8(page).unwrap();
-    let compared = page.lines().filter(|line| line.starts_with("<tr><td><code>&lt;address&gt; THROTTLE"));
+    let compared = page.lines().filter(|line| line.starts_with("<tr><td>&lt;address&gt; THROTTLE"));
     let shares = compared.map(|row| row.split("</td><td>").nth(2).unwrap());
     assert_eq!(shares.collect::<Vec<_>>(), ["20.0 %", "6.7 %"], "{page}");
     let nowhere = folder.0.path().join("nowhere/plan.html");

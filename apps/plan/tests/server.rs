@@ -61,11 +61,12 @@ fn planned(replay: &mut Replay, now: i64, values: &[&[u8]], unit: Unit) -> Resul
     replay.call(now, values).map_err(|error| error.to_string())?;
     let rows = replay.decide(0).map_err(|error| error.to_string())?;
     let answers = combined(rows).into_iter().chain(rows.iter().map(|row| row.answer));
-    Ok(answers.map(|answer| answer.reply(unit).five.to_vec()).collect())
+    // A call with a chain tells what was taken.
+    Ok(answers.map(|answer| answer.reply(unit).five.into_iter().chain(answer.taken).collect()).collect())
 }
 
 /// Policies of every kind and several mixes, with a user, a quantity, a lease and a holder in each call.
-const POLICIES: [&str; 14] = [
+const POLICIES: [&str; 17] = [
     "<user> THROTTLE 15 30 60 1",
     "<user> THROTTLE 4 7 3 <quantity>",
     "<user> FUNNEL 15 30 60 <quantity>",
@@ -79,6 +80,9 @@ const POLICIES: [&str; 14] = [
     "<user> LEASE 3 <lease> <holder>",
     "r:<user> THROTTLE 19 40 60 1 t:<user> BUCKET 60 90 60 <quantity> m:<user> FIXED 300 HOUR <quantity>",
     "r:<user> SHADOW WINDOW 9 30 1 a:all LOG 40 60 <quantity> b:<user> LEASE 4 <lease> <holder> f:<user> FUNNEL 9 2 1 1",
+    "a:<user> FIXED 30 60 <quantity> SPILL b:<user> FIXED 25 HOUR <quantity> ELSE c:<user> LEASE 2 <lease> <holder>",
+    "a:<user> LEASE 2 <lease> <holder> ELSE b:<user> THROTTLE 4 7 30 <quantity> r:<user> FIXED 40 60 1",
+    "a:<user> BUCKET 9 13 70 <quantity> SPILL b:<user> LOG 12 20 <quantity> SPILL c:<user> WINDOW 17 30 <quantity>",
     "a:<user> SHADOW THROTTLE 2 30 60 1 b:<user> SHADOW LOG 3 60 <quantity>",
 ];
 

@@ -23,7 +23,7 @@ pub enum Running {
 
 /// The request of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct Call<'a> {
     /// The number of the key.
     pub key: usize,
     /// The instant of the call.
@@ -47,7 +47,7 @@ impl Running {
     }
 
     /// Decides the call. Nothing is taken before [`commit`](Self::commit).
-    pub fn decide(&mut self, call: &Request) -> Result<Answer, Error> {
+    pub fn decide(&mut self, call: &Call) -> Result<Answer, Error> {
         match self {
             Self::Throttle(whole) => whole.decide(call),
             Self::Bucket(whole) => whole.decide(call),
@@ -69,13 +69,13 @@ impl Running {
     }
 
     /// Whether the caller holds a place already, which the call would renew.
-    pub fn is_held(&self, call: &Request) -> bool {
+    pub fn is_held(&self, call: &Call) -> bool {
         let Self::Lease(_, _, keys, _) = self else { return false };
         keys.get(call.key).and_then(|leases| leases.places(call.id).own).is_some_and(|end| end > call.now)
     }
 
     /// Takes the units of the call that was decided last.
-    pub fn commit(&mut self, call: &Request) {
+    pub fn commit(&mut self, call: &Call) {
         match self {
             Self::Throttle(whole) => whole.commit(call),
             Self::Bucket(whole) => whole.commit(call),
@@ -95,7 +95,7 @@ impl Running {
     }
 
     /// Returns the verdict of [`decide`](Self::decide), with the other numbers of the present state.
-    pub fn peek(&self, call: &Request) -> Result<Answer, Error> {
+    pub fn peek(&self, call: &Call) -> Result<Answer, Error> {
         match self {
             Self::Throttle(whole) => whole.peek(call),
             Self::Bucket(whole) => whole.peek(call),
@@ -150,19 +150,19 @@ impl<L: Limiter> Whole<L> {
         self.states.get(key).copied().flatten()
     }
 
-    fn decide(&mut self, call: &Request) -> Result<Answer, Error> {
+    fn decide(&mut self, call: &Call) -> Result<Answer, Error> {
         let decision = self.limit.take(self.state(call.key), call.now, call.amount)?;
         self.pending = stored(decision.change);
         Ok(decision.answer)
     }
 
-    fn commit(&mut self, call: &Request) {
+    fn commit(&mut self, call: &Call) {
         if let Some(state) = self.pending.take() {
             *slot(&mut self.states, call.key) = Some(state);
         }
     }
 
-    fn peek(&self, call: &Request) -> Result<Answer, Error> {
+    fn peek(&self, call: &Call) -> Result<Answer, Error> {
         self.limit.peek(self.state(call.key), call.now, call.amount)
     }
 }

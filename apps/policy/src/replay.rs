@@ -7,7 +7,7 @@ use redis_cell_core::several::{Join, Role, Row, combine_chain, combine_rows};
 use redis_cell_core::{Answer, Error, Instant, Span, Unit, Verdict};
 
 use crate::keys::Keys;
-use crate::limiters::{Request, Running};
+use crate::limiters::{Call, Running};
 use crate::policy::{Limiter, Policy};
 use crate::template::{Amount, Template};
 
@@ -219,7 +219,7 @@ impl Rules {
         }
         for (position, rule) in self.limiters.iter().enumerate() {
             let Some(key) = rule.key(tables) else { continue };
-            let answer = rule.running.peek(&rule.request(key, now))?;
+            let answer = rule.running.peek(&rule.call(key, now))?;
             rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer, chain: None });
         }
         if self.names_a_key_twice(tables) { Err(CallError::SameKey) } else { Ok(()) }
@@ -233,8 +233,8 @@ impl Rules {
         }
         for (position, rule) in self.limiters.iter_mut().enumerate() {
             let Some(key) = rule.key(tables) else { continue };
-            let (request, running) = rule.requested(key, now);
-            let answer = running.decide(&request)?;
+            let (call, running) = rule.call_and_limiter(key, now);
+            let answer = running.decide(&call)?;
             rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer, chain: None });
         }
         if self.names_a_key_twice(tables) {
@@ -244,11 +244,11 @@ impl Rules {
         // The answer of a limiter that refuses already describes its present state.
         for row in rows.iter_mut().filter(|row| !row.answer.limited()) {
             let Some(rule) = self.limiters.get_mut(row.limiter) else { continue };
-            let (request, running) = rule.requested(row.key, now);
+            let (call, running) = rule.call_and_limiter(row.key, now);
             if refused {
-                row.answer = running.peek(&request)?;
+                row.answer = running.peek(&call)?;
             } else {
-                running.commit(&request);
+                running.commit(&call);
             }
         }
         Ok(())
@@ -314,16 +314,16 @@ impl Rules {
         for (row, taken) in rows.iter_mut().zip(&taken) {
             let (Some(rule), Some(units)) = (self.limiters.get_mut(row.limiter), taken) else { continue };
             let is_lease = rule.id.is_some();
-            let (request, running) = rule.requested(row.key, now);
-            let amount = if is_lease { request.amount } else { *units };
-            let after = running.decide(&Request { amount, ..request })?;
+            let (call, running) = rule.call_and_limiter(row.key, now);
+            let amount = if is_lease { call.amount } else { *units };
+            let after = running.decide(&Call { amount, ..call })?;
             let Answer { verdict, taken, .. } = row.answer;
             row.answer = Answer { verdict, taken, ..after };
         }
         for (row, _) in rows.iter().zip(&taken).filter(|(_, taken)| taken.is_some()) {
             let Some(rule) = self.limiters.get_mut(row.limiter) else { continue };
-            let (request, running) = rule.requested(row.key, now);
-            running.commit(&request);
+            let (call, running) = rule.call_and_limiter(row.key, now);
+            running.commit(&call);
         }
         Ok(())
     }
@@ -362,14 +362,14 @@ impl Pool for Asked<'_> {
     }
 
     fn is_held(&self) -> Result<bool, Error> {
-        Ok(self.rule.running.is_held(&self.rule.request(self.key, self.now)))
+        Ok(self.rule.running.is_held(&self.rule.call(self.key, self.now)))
     }
 
     fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
         let now = self.now.checked_add(after).unwrap_or(Instant::MAX);
-        let request = self.rule.request(self.key, now);
-        let amount = if self.rule.id.is_some() { request.amount } else { quantity };
-        self.rule.running.peek(&Request { amount, ..request })
+        let call = self.rule.call(self.key, now);
+        let amount = if self.rule.id.is_some() { call.amount } else { quantity };
+        self.rule.running.peek(&Call { amount, ..call })
     }
 }
 
@@ -404,15 +404,15 @@ impl Rule {
         same_begin && same_end && same_length
     }
 
-    fn request(&self, key: u32, now: Instant) -> Request<'_> {
+    fn call(&self, key: u32, now: Instant) -> Call<'_> {
         let (amount, id) = &self.present;
-        Request { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }
+        Call { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }
     }
 
-    /// Returns the request to the limiter, and the limiter.
-    fn requested(&mut self, key: u32, now: Instant) -> (Request<'_>, &mut Running) {
+    /// Returns the call to the limiter, and the limiter.
+    fn call_and_limiter(&mut self, key: u32, now: Instant) -> (Call<'_>, &mut Running) {
         let Self { running, present: (amount, id), .. } = self;
-        (Request { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }, running)
+        (Call { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }, running)
     }
 }
 

@@ -46,21 +46,6 @@ fn a_check_takes_nothing() {
 }
 
 #[test]
-fn logs_and_leases_are_limiters_too() {
-    let mut log = replay("log LOG 5 60 <n>");
-    assert_eq!(rows(&mut log, 0, &["1"])[1], [0, 5, 4, -1, 60]);
-    assert_eq!(rows(&mut log, 0, &["4"])[1], [0, 5, 0, -1, 60]);
-    assert_eq!(rows(&mut log, 0, &["1"])[1], [1, 5, 0, 60, 60]);
-    assert_eq!(rows(&mut log, 60_000, &["1"])[1], [0, 5, 4, -1, 60]);
-    let mut leases = replay("jobs LEASE 2 <time> <id>");
-    assert_eq!(rows(&mut leases, 0, &["30", "a"])[1], [0, 2, 1, -1, 30]);
-    assert_eq!(rows(&mut leases, 0, &["30.0", "b"])[1], [0, 2, 0, -1, 30]);
-    assert_eq!(rows(&mut leases, 0, &["30", "c"])[1], [1, 2, 0, 30, 30]);
-    assert_eq!(rows(&mut leases, 10_000, &["30", "a"])[1], [0, 2, 0, -1, 30]);
-    assert_eq!(rows(&mut leases, 30_000, &["29.5", "c"])[1], [0, 2, 0, -1, 30]);
-}
-
-#[test]
 fn the_clock_does_not_go_back() {
     let mut limit = replay("k THROTTLE 0 1 60 1");
     assert_eq!(rows(&mut limit, 50_000, &[])[0], [0, 1, 0, -1, 60]);
@@ -92,28 +77,6 @@ fn taken(replay: &mut Replay, millis: u64, values: &[&str]) -> Vec<[i64; 6]> {
             six
         })
         .collect()
-}
-
-#[test]
-fn a_chain_takes_from_its_pools_in_order() {
-    let mut chain =
-        replay("a FIXED 10 60 <n> SPILL b FIXED 5 TOTAL <n> else c:<u> LEASE 1 30 <u> r LOG 9 60 1");
-    let one = [0, 9, 8, -1, 60, 1];
-    let first =
-        [[0, 15, 3, -1, -1, 0], [1, 10, 0, -1, 60, 10], [1, 5, 3, -1, -1, 2], [0, 1, 1, -1, 0, 0], one];
-    assert_eq!(taken(&mut chain, 0, &["12", "x"]), first);
-    let places = [[0, 1, 0, -1, -1, 0], [1, 10, 0, 60, 60, 0], [1, 5, 3, -1, -1, 0], [0, 1, 0, -1, 30, 1]];
-    assert_eq!(taken(&mut chain, 0, &["4", "x"])[1..4], places[1..]);
-    // Renewed, though the others would admit it.
-    assert_eq!(taken(&mut chain, 0, &["1", "x"])[3], [0, 1, 0, -1, 30, 0]);
-    let refused = taken(&mut chain, 20_000, &["16", "y"]);
-    assert_eq!((refused[0][0], refused[3][5]), (0, 1), "another place");
-    let mut chain = replay("a FIXED 10 60 <n> SPILL b FIXED 5 60 <n> ELSE c FIXED 1 10 <m>");
-    taken(&mut chain, 0, &["10", "0"]);
-    assert_eq!(taken(&mut chain, 5_000, &["6", "1"])[3][5], 1);
-    let refused = taken(&mut chain, 5_000, &["6", "1"]);
-    assert_eq!(refused[0][..4], [1, 15, 5, 10]);
-    assert!(refused.iter().all(|row| row[5] == 0), "{refused:?}");
 }
 
 #[test]

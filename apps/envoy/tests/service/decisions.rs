@@ -1,7 +1,7 @@
 //! Decisions of the service, asked by gRPC, with a real server of the limiters.
 
 use crate::common::Server;
-use crate::harness::{Client, Service, descriptor, is_ok, row, rows, rules, with_hits};
+use crate::harness::{Client, Service, back, descriptor, is_ok, request, row, rows, rules, with_hits};
 use prost_types::value::Kind;
 use redis_cell_envoy::proto::{Code, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 
@@ -54,8 +54,7 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
         &[],
     )
     .await;
-    let request =
-        |hits_addend, descriptors| RateLimitRequest { domain: "d".into(), descriptors, hits_addend };
+    let request = |hits_addend, descriptors| RateLimitRequest { hits_addend, ..request(descriptors) };
     let response = client.send(request(3, vec![descriptor("k=1"), with_hits("other=1", 5)])).await.unwrap();
     assert_eq!(rows(&response), [(true, 7), (true, 95)]);
     // All or none: 8 do not fit.
@@ -86,7 +85,6 @@ async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
         &[],
     )
     .await;
-    let back = |text: &str, hits| RateLimitDescriptor { is_negative_hits: true, ..with_hits(text, hits) };
     let asked = async |descriptors| rows(&client.ask(descriptors).await);
     let one = |text: &str| with_hits(text, 1);
     for (descriptors, expected) in [
@@ -240,11 +238,11 @@ async fn metrics_count_what_the_reference_counts() {
     assert!(client.admits(&["empty="]).await);
     // A value of any length has no metric of its own: callers must not fill the memory.
     assert!(client.admits(&[&format!("long={}", "x".repeat(100_000))]).await);
-    let invalid = RateLimitRequest { domain: String::new(), descriptors: Vec::new(), hits_addend: 0 };
-    assert!(client.send(invalid).await.is_err());
-    let unknown =
-        RateLimitRequest { domain: "e".into(), descriptors: vec![descriptor("k=1")], hits_addend: 0 };
-    assert!(client.send(unknown).await.is_ok());
+    for without_meaning in [RateLimitRequest::default(), request(vec![])] {
+        let error = client.send(without_meaning).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+    }
+    assert!(client.of("e").admits(&["k=1"]).await);
     let metrics = service.get("/metrics").1;
     for line in [
         "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"tenth\"} 7",
@@ -253,8 +251,8 @@ async fn metrics_count_what_the_reference_counts() {
         "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"empty\"} 1",
         "ratelimit_service_rate_limit_total_hits{domain=\"d\"} 1",
         "ratelimit_service_domain_not_found 1",
-        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 8",
-        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 1",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 9",
+        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 2",
     ] {
         assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
     }
@@ -271,7 +269,6 @@ async fn descriptors_of_one_limiter_are_one_decision() {
         &[],
     )
     .await;
-    let back = |text: &str, hits| RateLimitDescriptor { is_negative_hits: true, ..with_hits(text, hits) };
     client.ask(vec![with_hits("k=1", 5)]).await;
     // What comes back and what is charged are one difference.
     let response = client.ask(vec![back("k=1", 3), with_hits("k=1", 4)]).await;
@@ -279,8 +276,7 @@ async fn descriptors_of_one_limiter_are_one_decision() {
     let response = client.ask(vec![with_hits("k=1", 1), back("k=1", 5)]).await;
     assert_eq!(rows(&response), [(true, 8), (true, 8)]);
     // Two places are two requests: with one of them, the other would not be counted.
-    let request = |descriptors| RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
-    let error = client.send(request(vec![descriptor("call=a"), descriptor("call=b")])).await.unwrap_err();
+    let error = client.error(&["call=a", "call=b"]).await;
     assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
     assert!(client.admits(&["call=a", "call=a"]).await);
     assert_eq!(client.admitted(1, &["call=b"]).await, 1);
@@ -312,9 +308,7 @@ async fn a_request_can_bring_its_limit_along() {
     }
     assert!(!is_ok(&client.ask(vec![with(limit(0, Unit::Day))]).await));
     // An unknown domain has no limits at all.
-    let unknown =
-        RateLimitRequest { domain: "e".into(), descriptors: vec![with(limit(0, Unit::Day))], hits_addend: 0 };
-    assert!(is_ok(&client.send(unknown).await.unwrap()));
+    assert!(is_ok(&client.of("e").ask(vec![with(limit(0, Unit::Day))]).await));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -407,8 +401,7 @@ async fn places_are_held_by_requests_until_they_are_given_back() {
     assert!(client.admits(&["pool=a,request=2"]).await);
     assert!(!client.admits(&["pool=a,request=3"]).await);
     assert!(client.admits(&["pool=b,request=3"]).await);
-    let done = RateLimitDescriptor { is_negative_hits: true, ..with_hits("pool=a,request=1", 1) };
-    client.ask(vec![done]).await;
+    client.ask(vec![back("pool=a,request=1", 1)]).await;
     assert!(client.admits(&["pool=a,request=3"]).await);
     assert!(!client.admits(&["pool=a,request=4"]).await);
 }
@@ -437,81 +430,48 @@ async fn refusals_have_headers_of_their_own() {
     assert_eq!(second[3], pair("x-plan", "free"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_without_meaning_are_errors() {
-    let (_server, service, client) = start("", &[]).await;
-    let request =
-        |domain: &str, descriptors| RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 };
-    for request in [request("", vec![descriptor("k=1")]), request("d", vec![])] {
-        assert_eq!(client.send(request).await.unwrap_err().code(), tonic::Code::InvalidArgument);
-    }
-    let metrics = service.get("/metrics").1;
-    assert!(metrics.contains("should_rate_limit_error{err_type=\"service_error\"} 2\n"), "{metrics}");
-}
-
 /// A port on which nobody listens. One that was free a moment ago is taken by the next service that starts.
 const NOBODY: &str = "127.0.0.1:1";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_unavailable_and_the_setting_decides() {
+async fn the_setting_decides_whatever_the_server_lacks() {
     let text = rules(
-        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 4}}
-  - {key: hot, rate_limit: {unit: hour, requests_per_unit: 4, batch: 2}}
-  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
+        "  - {key: k, rate_limit: {unit: year, requests_per_unit: 4}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 4, batch: 2}}
+  - {key: none, rate_limit: {unit: year, requests_per_unit: 0}}
 ",
     );
-    for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(2))] {
-        for key in ["k=1", "hot=1"] {
-            let settings = [("SERVER_UNAVAILABLE", mode), ("INSTANCES", "2"), ("REDIS_TIMEOUT", "200ms")];
-            let service = Service::at(NOBODY, &text, &settings);
-            let client = service.client().await;
-            match expected {
-                None => {
-                    let request = RateLimitRequest {
-                        domain: "d".into(),
-                        descriptors: vec![descriptor(key)],
-                        hits_addend: 0,
-                    };
-                    assert_eq!(client.send(request).await.unwrap_err().code(), tonic::Code::Unavailable);
-                }
-                // Two instances share the limit of 4.
-                Some(expected) => assert_eq!(client.admitted(6, &[key]).await, expected, "{mode}"),
-            }
-            if mode == "closed" {
-                let response = client.ask(vec![descriptor(key)]).await;
-                assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 1);
-            }
-            // What needs no server is decided in any case.
-            assert!(!client.admits(&["none=1"]).await);
-            assert!(!client.admits(&["none=1", key, "unknown=1"]).await);
-            assert!(client.admits(&["unknown=1"]).await);
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_setting_decides_whatever_the_server_lacks() {
-    let text = rules("  - {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n");
     let bare = crate::common::Options::new().without_module().start();
     let server = Server::start();
     server.connect().call("ACL SETUSER limits on >secret ~* +@all -cl.mtake");
-    for (server, variable, value) in [
-        (&bare, "REDIS_TIMEOUT", "2s"),
-        (&server, "REDIS_AUTH", "limits:wrong"),
-        (&server, "REDIS_AUTH", "limits:secret"),
-        (&server, "REDIS_TLS", "true"),
+    let [bare, server] = [bare.port(), server.port()].map(|port| format!("127.0.0.1:{port}"));
+    for (address, variable, value, keys) in [
+        (NOBODY, "REDIS_TIMEOUT", "200ms", &["k=1", "hot=1"][..]),
+        (&bare, "REDIS_TIMEOUT", "2s", &["k=1"]),
+        (&server, "REDIS_AUTH", "limits:wrong", &["k=1", "hot=1"]),
+        (&server, "REDIS_AUTH", "limits:secret", &["k=1"]),
+        (&server, "REDIS_TLS", "true", &["k=1"]),
     ] {
-        for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(4))]
+        // Two instances share the limit of 4.
+        for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(2))]
         {
-            let service = Service::with(server, &text, &[("SERVER_UNAVAILABLE", mode), (variable, value)]);
+            let settings = [("SERVER_UNAVAILABLE", mode), ("INSTANCES", "2"), (variable, value)];
+            let service = Service::at(address, &text, &settings);
             let client = service.client().await;
-            let what = format!("{variable}={value}, {mode}");
-            if let Some(expected) = expected {
-                assert_eq!(client.admitted(6, &["k=1"]).await, expected, "{what}");
-            } else {
-                let descriptors = vec![descriptor("k=1")];
-                let request = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
-                assert!(client.send(request).await.is_err(), "{what}");
+            for key in keys {
+                let what = format!("{variable}={value}, {mode}, {key}");
+                match expected {
+                    Some(expected) => assert_eq!(client.admitted(6, &[key]).await, expected, "{what}"),
+                    None => assert_eq!(client.error(&[key]).await.code(), tonic::Code::Unavailable, "{what}"),
+                }
+                if mode == "closed" {
+                    let response = client.ask(vec![descriptor(key)]).await;
+                    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 1, "{what}");
+                }
+                // What needs no server is decided in any case.
+                assert!(!client.admits(&["none=1"]).await, "{what}");
+                assert!(!client.admits(&["none=1", key, "unknown=1"]).await, "{what}");
+                assert!(client.admits(&["unknown=1"]).await, "{what}");
             }
         }
     }
@@ -554,7 +514,6 @@ async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_the_module_decides_by_the_function_library() {
     let server = crate::common::Options::new().without_module().start();
-
     crate::common::load_functions(&mut server.connect(), &crate::common::FUNCTIONS);
     let service =
         Service::start(&server, &rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 3}}\n"));

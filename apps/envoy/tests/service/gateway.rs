@@ -6,28 +6,20 @@ use crate::servers::certificate;
 use prost::Message as _;
 use prost_types::Any;
 use prost_types::value::Kind;
-use redis_cell_envoy::proto::Unit;
-use redis_cell_envoy::xds::{
-    Descriptor, DiscoveryRequest, DiscoveryResponse, METHOD, Policy, RateLimitConfig, SERVICE, TYPE,
+use redis_cell_envoy::proto::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
-use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
+use redis_cell_envoy::proto::config::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use redis_cell_envoy::proto::{DiscoveryRequest, DiscoveryResponse, Unit};
+use redis_cell_envoy::xds::TYPE;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::body::Body;
-use tonic::codegen::{Service as Call, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server as GrpcServer, ServerTlsConfig};
-use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
-
-type Pinned<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+use tonic::{Request, Response, Status, Streaming, async_trait};
 
 type Responses = mpsc::Sender<Result<DiscoveryResponse, Status>>;
 
@@ -38,35 +30,14 @@ struct Streams {
     responses: Arc<Mutex<Option<Responses>>>,
 }
 
-impl NamedService for Streams {
-    const NAME: &'static str = SERVICE;
-}
+#[async_trait]
+impl AggregatedDiscoveryService for Streams {
+    type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
 
-impl Call<http::Request<Body>> for Streams {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pinned<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        assert_eq!(request.uri().path(), METHOD);
-        let service = self.clone();
-        Box::pin(async move {
-            let codec = ProstCodec::<DiscoveryResponse, DiscoveryRequest>::default();
-            Ok(Grpc::new(codec).streaming(service, request).await)
-        })
-    }
-}
-
-impl StreamingService<DiscoveryRequest> for Streams {
-    type Response = DiscoveryResponse;
-    type ResponseStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
-    type Future = Pinned<Response<Self::ResponseStream>, Status>;
-
-    fn call(&mut self, request: Request<Streaming<DiscoveryRequest>>) -> Self::Future {
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let token = request.metadata().get("x-token").map_or("", |token| token.to_str().unwrap()).to_owned();
         let (responses, answers) = mpsc::channel(1);
         *self.responses.lock().unwrap() = Some(responses);
@@ -79,7 +50,7 @@ impl StreamingService<DiscoveryRequest> for Streams {
                 }
             }
         });
-        Box::pin(async move { Ok(Response::new(ReceiverStream::new(answers))) })
+        Ok(Response::new(ReceiverStream::new(answers)))
     }
 }
 
@@ -106,7 +77,9 @@ impl ControlPlane {
             server = server.tls_config(tls).unwrap();
         }
         let incoming = TcpIncoming::from(socket.listen(8).unwrap());
-        let served = server.add_service(streams.clone()).serve_with_incoming(incoming);
+        let served = server
+            .add_service(AggregatedDiscoveryServiceServer::new(streams.clone()))
+            .serve_with_incoming(incoming);
         let server = tokio::spawn(async move { served.await.unwrap() });
         Self { requests: received, streams, server }
     }
@@ -134,18 +107,19 @@ impl ControlPlane {
 
 /// A configuration of the domain `d`: `k` with this many requests a year, and `tokens` with 100.
 fn limits(count: u32, unit: Unit) -> Any {
-    let policy =
-        |count, unit| Some(Policy { unit: i32::from(unit), requests_per_unit: count, ..Policy::default() });
+    let policy = |requests_per_unit, unit: Unit| {
+        Some(RateLimitPolicy { unit: unit.into(), requests_per_unit, ..Default::default() })
+    };
     let descriptor =
-        |key: &str, rate_limit| Descriptor { key: key.into(), rate_limit, ..Descriptor::default() };
-    let below = Descriptor { value: "a b".into(), ..descriptor("below", policy(1, Unit::Day)) };
+        |key: &str, rate_limit| RateLimitDescriptor { key: key.into(), rate_limit, ..Default::default() };
+    let below = RateLimitDescriptor { value: "a b".into(), ..descriptor("below", policy(1, Unit::Day)) };
     let config = RateLimitConfig {
         name: "of the gateway".into(),
         domain: "d".into(),
         descriptors: vec![
-            Descriptor { descriptors: vec![below], ..descriptor("k", policy(count, unit)) },
+            RateLimitDescriptor { descriptors: vec![below], ..descriptor("k", policy(count, unit)) },
             descriptor("tokens", policy(100, Unit::Year)),
-            descriptor("free", Some(Policy { unlimited: true, ..Policy::default() })),
+            descriptor("free", Some(RateLimitPolicy { unlimited: true, ..Default::default() })),
         ],
     };
     Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() }
@@ -270,12 +244,22 @@ async fn a_control_plane_is_encrypted_and_rules_may_come_late() {
     let client = service.client().await;
     assert_eq!(client.admitted(4, &["k=1"]).await, 4);
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
-    let tls = ServerTlsConfig::new()
-        .identity(Identity::from_pem(read("plane.pem"), read("plane.key")))
-        .client_ca_root(Certificate::from_pem(read("own.pem")));
-    let mut plane = ControlPlane::at(socket, Some(tls));
+    let tls = || {
+        let identity = Identity::from_pem(read("plane.pem"), read("plane.key"));
+        let authority = Certificate::from_pem(read("own.pem"));
+        Some(ServerTlsConfig::new().identity(identity).client_ca_root(authority))
+    };
+    let mut plane = ControlPlane::at(socket, tls());
     plane.request().await;
     assert_eq!(plane.send("1", vec![limits(2, Unit::Year)]).await.0, "1");
     assert_eq!(client.admitted(4, &["k=1"]).await, 2);
     until_contains("requests_per_unit=2", || service.get("/rlconfig").1);
+    // New certificates hold for the next connection.
+    drop(plane);
+    for name in ["plane", "own"] {
+        certificate(folder.path(), name);
+    }
+    let mut plane = ControlPlane::at(bound(port), tls());
+    plane.request().await;
+    assert_eq!(plane.send("2", vec![limits(3, Unit::Year)]).await.0, "2");
 }

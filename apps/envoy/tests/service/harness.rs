@@ -1,8 +1,9 @@
 //! The service as a process, and clients for it.
 
 use crate::common::{Reaper, Server, wait_until};
+use axum::http::uri::PathAndQuery;
 use redis_cell_envoy::proto::{
-    Code, DescriptorStatus, METHOD, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+    Code, DescriptorStatus, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -210,6 +211,10 @@ fn exchange(port: u16, what: &str, headers: &[(&str, &str)], body: &str) -> (u16
     (status, text)
 }
 
+/// The only method of the service.
+const METHOD: PathAndQuery =
+    PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
+
 /// A client by gRPC.
 #[derive(Clone)]
 pub struct Client {
@@ -226,19 +231,22 @@ impl Client {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
         let codec = ProstCodec::<R, RateLimitResponse>::default();
-        let answer = grpc.unary(Request::new(request), METHOD.parse().unwrap(), codec).await;
+        let answer = grpc.unary(Request::new(request), METHOD, codec).await;
         answer.map(tonic::Response::into_inner)
     }
 
     pub async fn ask(&self, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
-        self.send(RateLimitRequest { domain: self.domain.clone(), descriptors, hits_addend: 0 })
-            .await
-            .unwrap()
+        self.send(RateLimitRequest { domain: self.domain.clone(), ..request(descriptors) }).await.unwrap()
+    }
+
+    /// The error of a request with these descriptors.
+    pub async fn error(&self, descriptors: &[&str]) -> Status {
+        self.send(request(all(descriptors))).await.unwrap_err()
     }
 
     /// Whether a request with these descriptors is admitted.
     pub async fn admits(&self, descriptors: &[&str]) -> bool {
-        is_ok(&self.ask(descriptors.iter().map(|text| descriptor(text)).collect()).await)
+        is_ok(&self.ask(all(descriptors)).await)
     }
 
     /// How many of `requests` are admitted, one after the other.
@@ -249,6 +257,10 @@ impl Client {
         }
         admitted
     }
+}
+
+fn all(descriptors: &[&str]) -> Vec<RateLimitDescriptor> {
+    descriptors.iter().map(|text| descriptor(text)).collect()
 }
 
 /// Waits until a text has this part.
@@ -276,6 +288,16 @@ pub fn row(status: &DescriptorStatus) -> (bool, u32) {
 /// The same for all descriptors of a request.
 pub fn rows(response: &RateLimitResponse) -> Vec<(bool, u32)> {
     response.statuses.iter().map(row).collect()
+}
+
+/// A request of the domain `d`.
+pub fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 }
+}
+
+/// Hits that a descriptor gives back.
+pub fn back(text: &str, hits: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor { is_negative_hits: true, ..with_hits(text, hits) }
 }
 
 /// A descriptor with hits of its own.

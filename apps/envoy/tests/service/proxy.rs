@@ -209,6 +209,12 @@ async fn response(stream: &mut TcpStream) -> u16 {
     }
 }
 
+/// Whether there are more requests: until the flag is set.
+fn until_told() -> (Arc<AtomicBool>, impl Fn() -> bool + Send + Sync + 'static) {
+    let ends = Arc::new(AtomicBool::new(false));
+    (Arc::clone(&ends), move || !ends.load(Ordering::Relaxed))
+}
+
 /// Whether there is one more of `count` requests.
 fn counted(count: u64) -> impl Fn() -> bool + Send + Sync + 'static {
     let sent = AtomicU64::new(0);
@@ -273,11 +279,7 @@ async fn a_server_that_stands_still_under_load_lets_nothing_over_the_limit() {
     let rules = ONE_LIMIT.replace("1500", &LIMIT.to_string());
     let settings = [("REDIS_TIMEOUT", "300ms"), ("SERVER_UNAVAILABLE", "closed")];
     let front = Front::start(&rules, &settings).await;
-    let ends = Arc::new(AtomicBool::new(false));
-    let next = {
-        let ends = Arc::clone(&ends);
-        move || !ends.load(Ordering::Relaxed)
-    };
+    let (ends, next) = until_told();
     let at_least = |what: &str, least: u64, seen: &dyn Fn() -> u64| {
         tokio::task::block_in_place(|| {
             wait_until(what, || if seen() >= least { Ok(()) } else { Err(seen().to_string()) });
@@ -470,11 +472,7 @@ async fn envoy_sends_hits_before_and_after_a_response_and_takes_them_back() {
 async fn a_reload_under_load_loses_no_request() {
     const LIMIT: u64 = 1_500;
     let front = Front::start(ONE_LIMIT, &[]).await;
-    let ends = Arc::new(AtomicBool::new(false));
-    let next = {
-        let ends = Arc::clone(&ends);
-        move || !ends.load(Ordering::Relaxed)
-    };
+    let (ends, next) = until_told();
     let reached = || front.reached.load(Ordering::Relaxed);
     let wait_for = |what: &str, seen: &dyn Fn() -> u64, expected: u64| {
         tokio::task::block_in_place(|| {
@@ -530,11 +528,10 @@ async fn connections_that_end_with_their_age_and_an_instance_that_ends_lose_no_r
     let rules = ONE_LIMIT.replace("1500", &LIMIT.to_string());
     let settings = [("GRPC_MAX_CONNECTION_AGE", "1s"), ("DRAIN_TIME", "3s")];
     let mut front = Front::of(3, text, &rules, &settings).await;
-    let (asked, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let next = {
-        let (asked, ends) = (Arc::clone(&asked), Arc::clone(&ends));
-        move || asked.fetch_add(1, Ordering::Relaxed) < 10_000 || !ends.load(Ordering::Relaxed)
-    };
+    let asked = Arc::new(AtomicU64::new(0));
+    let (ends, goes_on) = until_told();
+    let counts = Arc::clone(&asked);
+    let next = move || counts.fetch_add(1, Ordering::Relaxed) < 10_000 || goes_on();
     let mut last = front.others.pop().unwrap();
     let ending = async {
         tokio::task::block_in_place(|| {

@@ -1,8 +1,7 @@
 //! Servers of the limiters of every kind: with passwords, in a cluster, behind Sentinels, and encrypted.
 
 use crate::common::{self, Options, Server, wait_until};
-use crate::harness::{Client, Service, descriptor, is_ok, row, until_contains};
-use redis_cell_envoy::proto::RateLimitRequest;
+use crate::harness::{Client, Service, descriptor, is_ok, request, rows, until_contains};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,13 +15,6 @@ descriptors:
   - {key: other, rate_limit: {unit: day, requests_per_unit: 100}}
 ";
 
-/// The text of the error of a request.
-async fn error(client: &Client, descriptors: &[&str]) -> String {
-    let descriptors = descriptors.iter().map(|text| descriptor(text)).collect();
-    let request = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
-    client.send(request).await.unwrap_err().message().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_needs_the_permission_and_the_password() {
     let server = Server::start();
@@ -30,7 +22,8 @@ async fn a_user_needs_the_permission_and_the_password() {
     let service = Service::with(&server, RULES, &[("REDIS_AUTH", "gate:se:cret")]);
     assert_eq!(service.client().await.admitted(7, &["k=1", "other=1"]).await, 5);
     let service = Service::with(&server, RULES, &[("REDIS_AUTH", "gate:wrong")]);
-    let text = error(&service.client().await, &["k=2"]).await;
+    let error = service.client().await.error(&["k=2"]).await;
+    let text = error.message();
     assert!(text.contains("WRONGPASS") || text.contains("uthentication"), "{text}");
 }
 
@@ -96,7 +89,8 @@ async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
     for node in &nodes {
         assert!(node.connect().int("DBSIZE") > 0);
     }
-    let text = error(&client, &["k=200", "other=200"]).await;
+    let error = client.error(&["k=200", "other=200"]).await;
+    let text = error.message();
     assert!(text.contains("CROSSSLOT") || text.contains("slot"), "{text}");
 }
 
@@ -144,11 +138,7 @@ descriptors:
     );
     let service = Service::at(&urls(&nodes), &rules, &[("REDIS_TYPE", "CLUSTER")]);
     let client = service.client().await;
-    let request = || RateLimitRequest {
-        domain: "d".into(),
-        descriptors: vec![descriptor("k=1"), descriptor("other=1")],
-        hits_addend: 0,
-    };
+    let request = || request(vec![descriptor("k=1"), descriptor("other=1")]);
     client.send(request()).await.unwrap();
     let source = nodes.iter().find(|node| node.connect().int("DBSIZE") > 0).unwrap();
     let target = nodes.iter().find(|node| node.port() != source.port()).unwrap();
@@ -187,7 +177,7 @@ descriptors:
     }
     let last = client.send(request()).await.unwrap();
     let remains = u32::try_from(PER_DAY - sent - 1).unwrap();
-    assert_eq!(last.statuses.iter().map(row).collect::<Vec<_>>(), [(true, remains), (true, remains)]);
+    assert_eq!(rows(&last), [(true, remains), (true, remains)]);
     // Each kind of redirection was met.
     for (node, code) in [(source, "ASK"), (source, "MOVED"), (target, "MOVED"), (source, "TRYAGAIN")] {
         let errors = node.connect().text("INFO errorstats");
@@ -266,10 +256,8 @@ async fn a_failover_of_sentinels_continues_on_the_new_primary() {
         });
     }
     // The first requests may meet the old primary, which is read-only now and ends its connections.
-    let request =
-        || RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor("k=2")], hits_addend: 0 };
     let mut tries = 0;
-    while let Err(error) = client.send(request()).await {
+    while let Err(error) = client.send(request(vec![descriptor("k=2")])).await {
         tries += 1;
         assert!(tries < 10_000, "{error}");
     }
@@ -309,10 +297,8 @@ impl Relay {
 
 /// Sends requests until one is admitted.
 async fn until_admitted(client: &Client, what: &str) {
-    let request =
-        || RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor("other=1")], hits_addend: 0 };
     let mut tries = 0;
-    while let Err(error) = client.send(request()).await {
+    while let Err(error) = client.send(request(vec![descriptor("other=1")])).await {
         tries += 1;
         assert!(tries < 300, "{what}: {error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -460,7 +446,7 @@ async fn both_sides_can_be_encrypted() {
     // Without a certificate of its own a client has no answer.
     let stranger = service.encrypted_client(&present, None).await;
     if let Ok(stranger) = stranger {
-        error(&stranger, &["k=1"]).await;
+        stranger.error(&["k=1"]).await;
     }
     drop(server);
 }

@@ -1,6 +1,6 @@
 //! The environment variables.
 
-use redis_cell_envoy::settings::{ANY_VALUE, Address, Kind, Settings, Unavailable};
+use redis_cell_envoy::settings::{ANY_VALUE, Address, Deployment, Settings, Unavailable};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn variables_of_the_reference_are_read() {
     .unwrap();
     assert_eq!(settings.grpc, Address::Unix("/run/ratelimit.sock".into()));
     assert_eq!(settings.folder, Path::new("/data/ratelimit/config"));
-    assert_eq!(settings.servers.kind, Kind::Cluster);
+    assert_eq!(settings.servers.deployment, Deployment::Cluster);
     assert_eq!(settings.servers.urls, ["one:6379", "two:6379"]);
     assert_eq!(settings.servers.auth, Some((Some("user".to_owned()), "pass:word".to_owned())));
     let tls = settings.servers.tls.unwrap();
