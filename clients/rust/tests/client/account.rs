@@ -3,6 +3,7 @@
 
 use crate::common::{BINARY, Client, Server, wait_until};
 use crate::functions::library;
+use crate::http::listen;
 use crate::leased::{SOON, connect};
 use crate::unavailable::{NOBODY, two_processes};
 use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get};
@@ -229,11 +230,7 @@ async fn service(server: &Server) -> SocketAddr {
             other => panic!("{other:?}"),
         }
     };
-    let app = Router::new().fallback(get(handler)).layer(layer);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    address
+    listen(Router::new().fallback(get(handler)).layer(layer)).await
 }
 
 /// A body with one part, and no end.

@@ -2,7 +2,7 @@
 
 use crate::cluster::{cluster, errors};
 use crate::common::{Client, Server, wait_until};
-use crate::http::{Response, try_request};
+use crate::http::{Response, listen, try_request};
 use crate::unavailable::{NOBODY, PATIENCE};
 use axum::{Router, extract::Request, http::request::Builder, routing::get};
 use redis::IntoConnectionInfo;
@@ -218,11 +218,7 @@ async fn service(server: redis::Client, open: bool) -> SocketAddr {
     };
     let layer =
         if open { WaitLayer::fail_open(waiter, takes) } else { WaitLayer::fail_closed(waiter, takes) };
-    let app = Router::new().route("/", get(handler)).layer(layer.on_error(|error| eprintln!("{error}")));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    address
+    listen(Router::new().route("/", get(handler)).layer(layer.on_error(|error| eprintln!("{error}")))).await
 }
 
 async fn request(to: SocketAddr, key: &'static str) -> Response {
