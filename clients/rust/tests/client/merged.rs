@@ -160,23 +160,6 @@ async fn a_caller_that_is_gone_before_its_call_takes_nothing() {
 }
 
 #[tokio::test]
-async fn callers_are_served_when_the_first_one_is_gone() {
-    let server = Server::start();
-    let merged = patient(&server).await;
-    let limit = Rate::per_day(100).burst(99);
-    for _ in 0..3 {
-        let mut first = Box::pin(merged.take(KEY, limit, Units(1)));
-        assert!(futures_poll(first.as_mut()).is_none());
-        let mut second = Box::pin(merged.take(KEY, limit, Units(1)));
-        assert!(futures_poll(second.as_mut()).is_none());
-        drop(first);
-        assert!(second.await.unwrap().admitted());
-        // Nobody is left in the row.
-        assert!(merged.take(KEY, limit, Units(1)).await.unwrap().admitted());
-    }
-}
-
-#[tokio::test]
 async fn an_error_of_the_key_is_the_error_of_each_caller_and_a_bad_number_that_of_one() {
     let server = Server::start();
     let merged = patient(&server).await;
