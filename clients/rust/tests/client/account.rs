@@ -1,6 +1,7 @@
 //! Accounts: pools in order over the module and the functions, and units that come back whatever happens to
 //! their owner.
 
+use crate::client;
 use crate::common::{BINARY, Client, Server, wait_until};
 use crate::functions::library;
 use crate::http::listen;
@@ -37,7 +38,7 @@ fn pools<G>(guard: G) -> Account<G> {
 }
 
 fn blocking(port: u16, backend: Backend, choice: WhenUnavailable) -> Blocking {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+    let client = client(port);
     let connect =
         move |timeout| Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, backend));
     BlockingGuard::with_connections(connect, choice).timeout(SOON)

@@ -1,10 +1,11 @@
 //! The blocking guard, with a server and with an unavailable one. As in unavailable.rs, no call is sent
 //! twice.
 
+use crate::client;
 use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
 use crate::common::{BINARY, Server, requires, wait_until};
 use crate::functions::library;
-use crate::unavailable::{KEY, NOBODY, PATIENCE, client, limit, served};
+use crate::unavailable::{KEY, NOBODY, PATIENCE, limit, served};
 use redis_cell_client::{
     Backend, BlockingGuard, CellConnection, DecidedBy, Decision, Limit, Rate, TimedConnection, Units,
     WhenUnavailable,

@@ -1,5 +1,6 @@
 //! The layer in services of axum, with real requests. docs/http.md explains the fields.
 
+use crate::client;
 use crate::common::Server;
 use axum::{Router, extract::Request, routing::get};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -82,7 +83,7 @@ async fn serve_by(
     policy: Policy,
 ) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
+    let client = client(redis);
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     // A server that is there answers, however busy the machine is.
@@ -250,7 +251,7 @@ async fn limits_of_every_kind_in_this_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_layers_have_a_policy_each() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
@@ -307,7 +308,7 @@ fn a_policy_has_a_limit_that_can_be_sent() {
 #[test]
 fn a_policy_has_a_limit_that_the_server_accepts() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let (rate, nothing) = (Rate::per_minute(5), Rate::per_minute(0));
     let minute = FixedWindow::period(Duration::from_secs(60));
@@ -345,7 +346,7 @@ fn a_policy_has_a_name_that_a_field_can_hold() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_have_a_cost_a_limit_and_an_answer_of_their_own() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let connection = ConnectionManager::new(client).await.unwrap();
     let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
     // A key such as `3/10/a` is a cost, a limit and a client.

@@ -1,7 +1,8 @@
 //! Merged calls on a real server: few calls, the answers of calls of their own, and callers that give up.
 
+use crate::calls;
 use crate::common::{Client, Server};
-use crate::leased::{SOON, calls, connect, futures_poll};
+use crate::leased::{SOON, connect, futures_poll};
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{

@@ -1,7 +1,8 @@
 //! Remembered refusals on a real server: few calls, and none refused that the server would admit.
 
 use crate::common::{Server, wait_until};
-use crate::leased::{SOON, calls, connect};
+use crate::leased::{SOON, connect};
+use crate::{calls, client};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
@@ -17,7 +18,7 @@ struct Guarded {
 }
 
 async fn guarded(server: &Server) -> Guarded {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap();
     let guard = Guard::new(connect(server).await, WhenUnavailable::FailClosed).timeout(SOON);
     Guarded { guard: guard.refusals(refusals.clone()), refusals }
@@ -158,7 +159,7 @@ async fn nothing_is_recalled_while_the_server_is_silent() {
 #[tokio::test]
 async fn further_keys_and_short_waits_are_not_remembered() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap().keys(3);
     let guard = Guard::new(connect(&server).await, WhenUnavailable::FailClosed).timeout(SOON);
     let guard = guard.refusals(refusals.clone());
@@ -215,7 +216,7 @@ fn refused_keys_are_read_together_and_not_after_the_last_guard() {
 fn a_blocking_guard_remembers_refusals() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap();
     let guard = BlockingGuard::new(client, WhenUnavailable::FailClosed).timeout(SOON);
     let guard = guard.refusals(refusals.clone());

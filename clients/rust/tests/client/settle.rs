@@ -1,5 +1,6 @@
 //! Units that are given back to the limiters that a call took them from.
 
+use crate::client;
 use crate::common::Server;
 use redis_cell_client::{
     Bucket, CellCommands, Difference, Fixed, FixedWindow, Gcra, MSettle, MTake, Rate, Taken, Units,
@@ -20,7 +21,7 @@ fn quota() -> Fixed {
 }
 
 fn connect(server: &Server) -> redis::Connection {
-    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap().get_connection().unwrap()
+    client(server.port()).get_connection().unwrap()
 }
 
 fn take(units: u64) -> MTake {

@@ -4,6 +4,7 @@
 use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
 use crate::common::{Client, Options, Server, wait_until};
 use crate::leased::SOON;
+use crate::{client, counted};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use redis::{ErrorKind, RedisResult};
@@ -34,10 +35,6 @@ pub fn two_processes() -> LocalLimiter {
 
 /// A port on which nobody listens. One that was free a moment ago is taken by the next server that starts.
 pub const NOBODY: u16 = 1;
-
-pub fn client(port: u16) -> redis::Client {
-    redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
-}
 
 fn manager(client: redis::Client) -> ConnectionManager {
     // Without a timeout of its own, so that the guard's is the one that ends a call.
@@ -98,7 +95,7 @@ impl Any {
     }
 
     /// Calls until the server answers. Returns how often.
-    async fn asked_until_it_answers(&self) -> u64 {
+    async fn asked_until_it_answers(&self) -> u32 {
         for asked in 1..=360 {
             if matches!(self.ask().await, DecidedBy::Server(_)) {
                 return asked;
@@ -151,13 +148,8 @@ async fn assert_each_choice(guard: impl Fn(&WhenUnavailable) -> Any) {
 }
 
 /// How many calls of CL.THROTTLE the server has answered.
-pub fn served(client: &mut Client) -> u64 {
-    let text = client.text("INFO redis-cell");
-    let count = |field: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("no {field}: {text}")).parse().unwrap()
-    };
-    count("redis-cell_throttle_admitted") + count("redis-cell_throttle_refused")
+pub fn served(client: &mut Client) -> u32 {
+    ["admitted", "refused"].map(|outcome| counted(client, &format!("throttle_{outcome}"))).iter().sum()
 }
 
 #[tokio::test]
@@ -555,7 +547,7 @@ fn kinds(units: u64) -> [Limit; 7] {
 #[test]
 fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let takes: [Quantity; 7] = [
         Units(3).into(),
@@ -588,7 +580,7 @@ fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
 #[test]
 fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let local = LocalLimiter::new(NonZeroU32::MIN);
     let limits: Vec<(String, Limit)> =
