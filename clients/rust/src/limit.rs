@@ -426,19 +426,11 @@ impl Fixed {
         Self { limit, window }
     }
 
-    /// Appends the arguments for `CL.FIXED`, whose options follow the quantity.
-    pub(crate) fn write(self, cmd: &mut Cmd, quantity: Quantity) -> RedisResult<()> {
+    /// Appends the arguments, with a quantity before the options, as in `CL.FIXED`, or without one.
+    pub(crate) fn write(self, cmd: &mut Cmd, quantity: Option<Quantity>) -> RedisResult<()> {
         cmd.arg(self.limit);
         self.window.write(cmd)?;
-        quantity.write(cmd);
-        self.window.write_options(cmd);
-        Ok(())
-    }
-
-    /// Appends the arguments for `CL.MTAKE` and its companions, where the options precede the quantity.
-    pub(crate) fn write_before_quantity(self, cmd: &mut Cmd) -> RedisResult<()> {
-        cmd.arg(self.limit);
-        self.window.write(cmd)?;
+        quantity.into_iter().for_each(|quantity| quantity.write(cmd));
         self.window.write_options(cmd);
         Ok(())
     }
