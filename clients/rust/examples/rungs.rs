@@ -104,11 +104,7 @@ impl Case {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = args().nth(1).ok_or("usage: rungs FILE")?;
-    // On a busy machine, an answer may take longer than the half second of a connection by default.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-    let direct = redis::Client::open(var("REDIS_URL")?)?
-        .get_multiplexed_async_connection_with_config(&patient)
-        .await?;
+    let direct = connect(&redis::Client::open(var("REDIS_URL")?)?).await?;
     // A call does not wait until the server has acknowledged the one before.
     let settings = TcpSettings::default().set_nodelay(true);
     let slow = format!("redis://{}", slow()?).into_connection_info()?.set_tcp_settings(settings);
@@ -138,6 +134,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// On a busy machine, a connection or an answer may take longer than the time that they have by default.
+async fn connect(client: &redis::Client) -> redis::RedisResult<MultiplexedConnection> {
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let patient = patient.set_connection_timeout(Some(PATIENCE));
+    client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
 /// The numbers of a way.
@@ -269,11 +272,7 @@ struct Run {
 
 /// Lets callers take single units until the time is over.
 async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<dyn Error>> {
-    let connection = slow
-        .get_multiplexed_async_connection_with_config(
-            &redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE)),
-        )
-        .await?;
+    let connection = connect(slow).await?;
     let mut guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(PATIENCE);
     guard = match way {
         Way::Refusals => guard.refusals(Refusals::new(slow)?),
