@@ -1,5 +1,5 @@
-//! `make bench-scale`: measures the cost of each kind of limiter, processor time per call and memory per key, and
-//! writes the measured tables of `docs/scaling.md` and `bench/scaling.md` into these pages.
+//! `make bench-scale`: measures the cost of each kind of limiter, processor time per call and memory per
+//! key, and writes the measured tables of `docs/scaling.md` and `bench/scaling.md` into these pages.
 
 use std::error::Error;
 use std::fmt::Write as _;

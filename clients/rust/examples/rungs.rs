@@ -99,8 +99,8 @@ impl Case {
 }
 
 /// Measures each way with 1, 8 and 64 callers, 1 and 10,000 keys, and limits that refuse 0, 50 and 99 of 100
-/// direct calls; then with 128 callers of a key that refuses none, and with a flood of calls for 1,000 keys that
-/// are all refused. Writes the numbers to a file.
+/// direct calls; then with 128 callers of a key that refuses none, and with a flood of calls for 1,000 keys
+/// that are all refused. Writes the numbers to a file.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = args().nth(1).ok_or("usage: rungs FILE")?;

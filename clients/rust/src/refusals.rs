@@ -311,8 +311,8 @@ impl Track {
     }
 }
 
-/// Reads keys, whose next changes the server then announces. They share a round trip: one after the other, the
-/// keys of a flood would be learned more slowly than they come.
+/// Reads keys, whose next changes the server then announces. They share a round trip: one after the other,
+/// the keys of a flood would be learned more slowly than they come.
 async fn read(
     shared: &Shared,
     connection: &mut MultiplexedConnection,
