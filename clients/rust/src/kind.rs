@@ -99,7 +99,9 @@ impl Limit {
             Self::Fixed(limit) => return limit.write(cmd, quantity),
             Self::Window(limit) | Self::Log(limit) => limit.write(cmd)?,
         }
-        quantity.into_iter().for_each(|quantity| quantity.write(cmd));
+        if let Some(quantity) = quantity {
+            quantity.write(cmd);
+        }
         Ok(())
     }
 

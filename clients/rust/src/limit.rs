@@ -430,7 +430,9 @@ impl Fixed {
     pub(crate) fn write(self, cmd: &mut Cmd, quantity: Option<Quantity>) -> RedisResult<()> {
         cmd.arg(self.limit);
         self.window.write(cmd)?;
-        quantity.into_iter().for_each(|quantity| quantity.write(cmd));
+        if let Some(quantity) = quantity {
+            quantity.write(cmd);
+        }
         self.window.write_options(cmd);
         Ok(())
     }
