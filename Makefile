@@ -139,7 +139,7 @@ bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, 
 bench-waiting: # clients that wait in CL.BMTAKE: admissions, shares of flows, and what a queue costs others
 	@scripts/bench.sh waiting
 
-bench-scale: # how far a server goes, and the ways to fewer calls: measured tables of docs/scaling.md
+bench-scale: # the cost of each kind of limiter, and the ways to fewer calls: measured tables of docs/scaling.md
 	@scripts/bench-scale.sh
 
 bench-publish: # keeps what was measured last in bench/results.tsv, and writes it into the pages

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Measures tables of docs/scaling.md: the limits of a server, and the ways to fewer calls. Without an argument, all
-# parts except the largest of memory, in eight minutes. Otherwise the named part:
+# parts, in five minutes. Otherwise the named part:
 #   kinds      processor time and memory of each kind of limiter
-#   memory     1 and 10 million limiters, or the numbers that follow: memory 50000000 needs 9 GB and ten minutes
 #   rungs      direct calls, remembered refusals, merged calls and leases at a round trip of 0.5 ms, in Rust, with 1 to
 #              64 callers, 1 and 10,000 keys, and 0 to 99 % refused; the same and more in Python; three minutes
 #   middleware a call of a tool of FastMCP with and without the middleware
@@ -18,10 +17,6 @@ part() {
     say "$1"
     case $1 in
     kinds) REDIS_CELL_SERVER=$server bench "$1" ;;
-    memory)
-        if (($# == 1)); then set -- memory 1000000 10000000; fi
-        REDIS_CELL_SERVER=$server bench "$@"
-        ;;
     rungs)
         cargo build --quiet --release --locked -p redis-cell-client --example rungs --features aio
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
@@ -57,5 +52,5 @@ scripts/build.sh
 if (($# > 0)); then
     part "$@"
 else
-    for name in kinds memory rungs; do part "$name"; done
+    for name in kinds rungs; do part "$name"; done
 fi

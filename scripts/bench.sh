@@ -11,10 +11,7 @@ source "$(dirname "$0")/lib.sh"
 need_compiler
 bench() { cargo run --quiet --release --locked -p redis-cell-bench -- "$@"; }
 case ${1:-} in
-publish)
-    bench publish
-    one_line docs/plots/*.svg
-    ;;
+publish) bench publish ;;
 core) ;;
 curves | waiting)
     scripts/build.sh

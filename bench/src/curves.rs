@@ -10,14 +10,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use plotters::prelude::*;
 use redis::{Connection, ConnectionLike};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{encode, no_error};
 use crate::report::{machine, now, quantile, thousands};
-use crate::server::{Binaries, Kind, Server};
+use crate::server::{Binaries, Server, Setup};
 use crate::stalls::departures;
 use crate::waiting::{QUIET, place};
 
@@ -105,7 +104,7 @@ impl Curve {
 /// Measures the curves, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let (cores, program) = place()?;
-    let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
+    let start = || Server::start_under(&program, Setup::Module, binaries, &QUIET);
     let mut curves = leases(&start()?, rounds)?;
     curves.extend(log(&start()?, rounds)?);
     curves.push(several(&start()?, rounds)?);
@@ -117,8 +116,7 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let folder = Path::new("target/bench");
     fs::create_dir_all(folder)?;
     fs::write(folder.join("curves.json"), serde_json::to_string_pretty(&all)?)?;
-    draw(&all, &folder.join("curves.svg"))?;
-    println!("also in target/bench: curves.json, curves.svg");
+    println!("also in target/bench: curves.json");
     Ok(())
 }
 
@@ -360,64 +358,4 @@ pub fn markdown(all: &Curves) -> String {
 fn micros(ns: f64) -> String {
     let digits = usize::from(ns < 100_000.0);
     format!("{:.digits$}", ns / 1e3)
-}
-
-/// Draws the curves on logarithmic axes, each with the promised growth as a thin line from its first point.
-pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
-    const COLOURS: [RGBColor; 10] = [
-        RGBColor(0x1f, 0x77, 0xb4),
-        RGBColor(0xd6, 0x27, 0x28),
-        RGBColor(0xff, 0x7f, 0x0e),
-        RGBColor(0x2c, 0xa0, 0x2c),
-        RGBColor(0x94, 0x67, 0xbd),
-        RGBColor(0x8c, 0x56, 0x4b),
-        RGBColor(0xe3, 0x77, 0xc2),
-        RGBColor(0x7f, 0x7f, 0x7f),
-        RGBColor(0xbc, 0xbd, 0x22),
-        RGBColor(0x17, 0xbe, 0xcf),
-    ];
-    let area = SVGBackend::new(file, (830, 560)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let costs = || all.of.iter().flat_map(|curve| curve.points.iter().map(|point| point.ns / 1e3));
-    let (least, most) = (costs().fold(f64::MAX, f64::min), costs().fold(f64::MIN, f64::max));
-    let top = most * 1.5;
-    let mut chart = ChartBuilder::on(&area)
-        .margin(12)
-        .margin_right(330)
-        .set_label_area_size(LabelAreaPosition::Left, 60)
-        .set_label_area_size(LabelAreaPosition::Bottom, 44)
-        .build_cartesian_2d((1.0..1_000_000.0).log_scale(), (least / 1.5..top).log_scale())?;
-    chart
-        .configure_mesh()
-        .light_line_style(WHITE.mix(0.0))
-        .x_desc("N: what is there, or what is named")
-        .y_desc("µs of the server's processor")
-        .x_label_formatter(&|n: &f64| thousands(n.round() as usize))
-        .y_label_formatter(&|us: &f64| {
-            if *us < 1.0 { us.to_string() } else { thousands(us.round() as usize) }
-        })
-        .label_style(("sans-serif", 16))
-        .draw()?;
-    let mut labels = Vec::new();
-    for (curve, colour) in all.of.iter().zip(COLOURS) {
-        let points = curve.points.iter().filter(|point| point.n > 0);
-        let points: Vec<_> = points.map(|point| (point.n as f64, point.ns / 1e3)).collect();
-        let (Some(&(n, cost)), Some(&last)) = (points.first(), points.last()) else { continue };
-        let steps = |n: f64| curve.promise.steps(n);
-        let allowed = points.iter().map(|&(of, _)| (of, cost * steps(of) / steps(n))).filter(|at| at.1 < top);
-        chart.draw_series(DashedLineSeries::new(allowed, 4, 4, colour.mix(0.5).stroke_width(1)))?;
-        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
-        chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
-        labels.push((chart.backend_coord(&last).1, colour, format!("{}: {}", curve.call, curve.of)));
-    }
-    // The labels are one below the other, in the order of the ends of the curves.
-    labels.sort_by_key(|label| label.0);
-    let mut free = 0;
-    for (y, colour, label) in labels {
-        let top = (y - 8).max(free);
-        free = top + 20;
-        area.draw_text(&label, &("sans-serif", 16, &colour).into_text_style(&area), (508, top))?;
-    }
-    area.present()?;
-    Ok(())
 }

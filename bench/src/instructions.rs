@@ -15,7 +15,7 @@ use redis::ConnectionLike;
 
 use crate::load::{encode, no_error};
 use crate::report::{between, thousands};
-use crate::server::{Binaries, Kind, Server, compile, output};
+use crate::server::{Binaries, Server, Setup, compile, output};
 
 /// Calls counted, after the same number of calls as a warm-up.
 const CALLS: usize = 100;
@@ -263,15 +263,15 @@ fn row(table: &str, name: &str) -> Option<Count> {
 }
 
 fn count(binaries: &Binaries) -> Result<Vec<(String, Count)>, Box<dyn Error>> {
-    let mut counts = count_cases(binaries, Kind::Module, CASES)?;
-    counts.extend(count_cases(binaries, Kind::ModuleNoTop, CASES_NO_TOP)?);
-    counts.extend(count_cases(binaries, Kind::ModuleAof, CASES_AOF)?);
+    let mut counts = count_cases(binaries, Setup::Module, CASES)?;
+    counts.extend(count_cases(binaries, Setup::ModuleNoTop, CASES_NO_TOP)?);
+    counts.extend(count_cases(binaries, Setup::ModuleAof, CASES_AOF)?);
     Ok(counts)
 }
 
 fn count_cases(
     binaries: &Binaries,
-    kind: Kind,
+    setup: Setup,
     cases: &[Case],
 ) -> Result<Vec<(String, Count)>, Box<dyn Error>> {
     let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
@@ -292,7 +292,7 @@ fn count_cases(
     // append-only file that is synced every second collects its writes in memory, which is moved as it grows.
     let steady =
         ["--slowlog-log-slower-than", "-1", "--latency-tracking", "no", "--hz", "1", "--appendfsync", "no"];
-    let server = Server::start_under(&valgrind, kind, binaries, &steady)?;
+    let server = Server::start_under(&valgrind, setup, binaries, &steady)?;
     let callgrind = |request: &str| {
         let mut vgdb = Command::new("vgdb");
         output(vgdb.arg(format!("--pid={}", server.id())).arg(request).stderr(Stdio::null()))

@@ -1,6 +1,6 @@
 //! The measurements as data: the table of targets.
 
-use crate::server::Kind;
+use crate::server::Setup;
 
 /// The quantity that is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Line {
 pub struct Side {
     pub name: &'static str,
     /// The server that receives them.
-    pub server: Kind,
+    pub server: Setup,
     /// The calls that create each key before the measurement.
     pub prepare: &'static str,
     /// The calls that count as one unit, separated by ` ; `. `{a}`, `{b}` and `{c}` are three keys, which
@@ -62,7 +62,7 @@ const SET: &str = "SET {a} nineteen-bytes-text PX 3600000";
 
 pub const fn side(
     name: &'static str,
-    server: Kind,
+    server: Setup,
     prepare: &'static str,
     call: &'static str,
     answer: &'static str,
@@ -72,12 +72,12 @@ pub const fn side(
 
 /// Calls of the module that are admitted.
 pub const fn ours(name: &'static str, prepare: &'static str, call: &'static str) -> Side {
-    side(name, Kind::Module, prepare, call, ADMITTED)
+    side(name, Setup::Module, prepare, call, ADMITTED)
 }
 
 /// Calls on a server without the module.
 const fn bare(name: &'static str, prepare: &'static str, call: &'static str, answer: &'static str) -> Side {
-    side(name, Kind::Bare, prepare, call, answer)
+    side(name, Setup::Bare, prepare, call, answer)
 }
 
 const fn speed(name: &'static str, target: Option<f64>, ours: Side, against: Side) -> Line {
@@ -86,19 +86,19 @@ const fn speed(name: &'static str, target: Option<f64>, ours: Side, against: Sid
 
 /// In most lines, the rate is one unit per second. Keys start with an hour's worth of units taken, so that
 /// they outlive the run, and every further call is admitted.
-pub const fn admitted(server: Kind) -> Side {
+pub const fn admitted(server: Setup) -> Side {
     side("CL.THROTTLE admitted", server, THROTTLE, "CL.THROTTLE {a} 1000000 1 1", ADMITTED)
 }
 
-const fn refused(server: Kind) -> Side {
+const fn refused(server: Setup) -> Side {
     side("CL.THROTTLE refused", server, EXHAUSTED, EXHAUSTED, REFUSED)
 }
 
-const fn refused_hot(server: Kind) -> Side {
+const fn refused_hot(server: Setup) -> Side {
     side("CL.THROTTLE refused, hot key", server, EXHAUSTED, "CL.THROTTLE {hot} 0 1 3600", REFUSED)
 }
 
-const fn set(server: Kind) -> Side {
+const fn set(server: Setup) -> Side {
     side("SET key value PX ms", server, SET, SET, OK)
 }
 
@@ -139,7 +139,7 @@ const THREE_CALLS: Side = ours(
 /// The same limiters in one call, in which each limiter has its own quantity.
 const THREE_LIMITERS: Side = side(
     "CL.MTAKE of 3 THROTTLE",
-    Kind::Module,
+    Setup::Module,
     THROTTLE,
     "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
     "*4\r\n*5\r\n:0\r\n",
@@ -149,7 +149,7 @@ const THREE_LIMITERS: Side = side(
 /// it, so that the number of places stays small.
 pub const FOUR_KINDS: Side = side(
     "CL.MTAKE of 4 kinds",
-    Kind::Module,
+    Setup::Module,
     FOUR_CALLS,
     "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:tpm THROTTLE 1000000 1 1 1 {a}:month FIXED 1000000 MONTH 1 \
            {a}:busy LEASE 9 3600 me",
@@ -171,7 +171,7 @@ const FOUR_KINDS_SCRIPT: Side = bare(
 /// An account: a rate, and what is included, then what was bought.
 const CHAIN: Side = side(
     "CL.MTAKE of 3, a chain of 2",
-    Kind::Module,
+    Setup::Module,
     "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:included FIXED 1000000 36000 5 {a}:bought FIXED 1000000 TOTAL 5",
     "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:included FIXED 1000000 36000 5 SPILL {a}:bought FIXED 1000000 TOTAL 5",
     "*4\r\n*6\r\n:0\r\n",
@@ -187,7 +187,7 @@ const CHAIN_SCRIPT: Side = bare(
 /// A request that takes before it knows how much it needs, and settles.
 const HOLD: Side = side(
     "CL.MTAKE + CL.MSETTLE, HOLD",
-    Kind::Module,
+    Setup::Module,
     "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:day FIXED 1000000 36000 5",
     "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 5 HOLD {a}:holds 3600 me ; \
            CL.MSETTLE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 3 HOLD {a}:holds me",
@@ -245,14 +245,19 @@ const fn function(
 
 /// The table of targets, and then the lines without a target.
 pub const LINES: &[Line] = &[
-    speed("admitted", Some(1.00), admitted(Kind::Module), set(Kind::Bare)),
-    speed("admitted, integers", None, admitted(Kind::Module), SET_INTEGER),
-    speed("admitted, AOF everysec", Some(0.95), admitted(Kind::ModuleAof), set(Kind::BareAof)),
-    speed("admitted, a replica attached", Some(0.95), admitted(Kind::ModuleReplica), set(Kind::BareReplica)),
-    speed("refused", Some(0.70), refused(Kind::Module), get("GET key", "GET {a}")),
-    speed("admitted, the peer", Some(2.0), admitted(Kind::Module), admitted(Kind::Peer)),
-    speed("refused, the peer", Some(1.6), refused(Kind::Module), refused(Kind::Peer)),
-    speed("admitted, a script", Some(5.0), admitted(Kind::Module), SCRIPT),
+    speed("admitted", Some(1.00), admitted(Setup::Module), set(Setup::Bare)),
+    speed("admitted, integers", None, admitted(Setup::Module), SET_INTEGER),
+    speed("admitted, AOF everysec", Some(0.95), admitted(Setup::ModuleAof), set(Setup::BareAof)),
+    speed(
+        "admitted, a replica attached",
+        Some(0.95),
+        admitted(Setup::ModuleReplica),
+        set(Setup::BareReplica),
+    ),
+    speed("refused", Some(0.70), refused(Setup::Module), get("GET key", "GET {a}")),
+    speed("admitted, the peer", Some(2.0), admitted(Setup::Module), admitted(Setup::Peer)),
+    speed("refused, the peer", Some(1.6), refused(Setup::Module), refused(Setup::Peer)),
+    speed("admitted, a script", Some(5.0), admitted(Setup::Module), SCRIPT),
     speed(
         "peek",
         Some(0.75),
@@ -310,7 +315,7 @@ pub const LINES: &[Line] = &[
         FOUR_KINDS,
         side(
             "the 4 single commands",
-            Kind::Module,
+            Setup::Module,
             FOUR_CALLS,
             "CL.THROTTLE {a}:rpm 1000000 1 1 ; CL.THROTTLE {a}:tpm 1000000 1 1 ; \
                    CL.FIXED {a}:month 1000000 MONTH ; CL.ACQUIRE {a}:busy 9 3600 me",
@@ -328,9 +333,12 @@ pub const LINES: &[Line] = &[
     ),
     Line {
         measure: Measure::Latency,
-        ..speed("latency", Some(1.0 / 1.05), admitted(Kind::Module), set(Kind::Bare))
+        ..speed("latency", Some(1.0 / 1.05), admitted(Setup::Module), set(Setup::Bare))
     },
-    Line { measure: Measure::Memory, ..speed("memory", Some(1.0), admitted(Kind::Module), set(Kind::Bare)) },
+    Line {
+        measure: Measure::Memory,
+        ..speed("memory", Some(1.0), admitted(Setup::Module), set(Setup::Bare))
+    },
     speed(
         "admitted, beyond a day",
         None,
@@ -339,7 +347,7 @@ pub const LINES: &[Line] = &[
             "CL.THROTTLE {a} 1000000 1 1 1000000",
             "CL.THROTTLE {a} 2000000 1 1",
         ),
-        set(Kind::Bare),
+        set(Setup::Bare),
     ),
     speed(
         "admitted, hot key",
@@ -347,36 +355,36 @@ pub const LINES: &[Line] = &[
         ADMITTED_HOT,
         bare("SET key value PX ms, hot key", SET, "SET {hot} nineteen-bytes-text PX 3600000", OK),
     ),
-    speed("refused, hot key", None, refused_hot(Kind::Module), get("GET key, hot key", "GET {hot}")),
+    speed("refused, hot key", None, refused_hot(Setup::Module), get("GET key, hot key", "GET {hot}")),
     speed(
         "refused, without expiry",
         None,
-        refused(Kind::Module),
+        refused(Setup::Module),
         bare("GET key without expiry", "SET {a} nineteen-bytes-text", "GET {a}", TEXT),
     ),
-    speed("refused, CL.TOP on / off", None, refused(Kind::Module), refused(Kind::ModuleNoTop)),
+    speed("refused, CL.TOP on / off", None, refused(Setup::Module), refused(Setup::ModuleNoTop)),
     speed(
         "refused, hot key, CL.TOP on / off",
         None,
-        refused_hot(Kind::Module),
-        refused_hot(Kind::ModuleNoTop),
+        refused_hot(Setup::Module),
+        refused_hot(Setup::ModuleNoTop),
     ),
     speed(
         "SET beside the module",
         None,
-        side("SET key value PX ms, beside the module", Kind::Module, SET, SET, OK),
-        set(Kind::Bare),
+        side("SET key value PX ms, beside the module", Setup::Module, SET, SET, OK),
+        set(Setup::Bare),
     ),
     function(
         "function, admitted",
-        admitted(Kind::Module),
+        admitted(Setup::Module),
         "FCALL cl_throttle",
         "FCALL cl_throttle 1 {a} 1000000 1 1 3600",
         "FCALL cl_throttle 1 {a} 1000000 1 1",
     ),
     function(
         "function, refused",
-        refused(Kind::Module),
+        refused(Setup::Module),
         "FCALL cl_throttle",
         "FCALL cl_throttle 1 {a} 0 1 3600",
         "FCALL cl_throttle 1 {a} 0 1 3600",

@@ -30,12 +30,10 @@ use std::path::Path;
 use std::time::Duration;
 use std::{env, fs, slice};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use lines::{AGAINST, LINES, Line, Measure, Side};
 use load::{Load, PIPELINED, Shape, UNPIPELINED};
 use report::{Compared, Measured, Ratio, Report};
-use server::{Binaries, Cores, Kind, Server};
+use server::{Binaries, Cores, Server, Setup};
 
 /// The folder for results: one file for each server.
 const RESULTS: &str = "target/bench";
@@ -63,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             results::Results::read()?.check()?;
             return instructions::check(&binaries);
         }
-        ["scale", part, rest @ ..] => return scale::run(&binaries, part, rest),
+        ["scale", "kinds"] => return scale::run(&binaries),
         ["waiting", "events"] => return waiting::events(&binaries),
         ["waiting"] => return waiting::run(&binaries, number("ROUNDS", 5)? as usize),
         ["curves"] => return curves::run(&binaries, number("ROUNDS", 15)? as usize),
@@ -88,17 +86,15 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let lines: Vec<_> = LINES
         .iter()
-        .filter(|line| wanted(line.name) && (binaries.peer.is_some() || line.against.server != Kind::Peer))
+        .filter(|line| wanted(line.name) && (binaries.peer.is_some() || line.against.server != Setup::Peer))
         .collect();
     let mut servers = HashMap::new();
-    for kind in lines.iter().flat_map(|line| line.sides()).map(|side| side.server) {
-        if let Entry::Vacant(free) = servers.entry(kind) {
-            free.insert(Server::start(kind, binaries, cores)?);
+    for setup in lines.iter().flat_map(|line| line.sides()).map(|side| side.server) {
+        if let Entry::Vacant(free) = servers.entry(setup) {
+            free.insert(Server::start(setup, binaries, cores)?);
         }
     }
-    let bar = ProgressBar::new(lines.iter().map(|line| rounds_of(line, rounds) as u64).sum());
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos:>3}/{len} {eta:>4} left  {msg}")?);
-    let bench = Bench { binaries, cores, servers, length, bar };
+    let bench = Bench { binaries, cores, servers, length };
     let (mut measured, mut failed) = (Vec::new(), Vec::new());
     for line in lines {
         match bench.measure(line, rounds_of(line, rounds)) {
@@ -106,7 +102,6 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
             Err(error) => failed.push(format!("{}: {error}", line.name)),
         }
     }
-    bench.bar.finish_and_clear();
     publish_run(&Report {
         server: report::server(binaries)?,
         when: report::now()?,
@@ -139,20 +134,15 @@ fn publish_run(report: &Report) -> Result<(), Box<dyn Error>> {
 struct Bench<'a> {
     binaries: &'a Binaries,
     cores: Option<Cores>,
-    servers: HashMap<Kind, Server>,
+    servers: HashMap<Setup, Server>,
     /// The length of a round.
     length: Duration,
-    bar: ProgressBar,
 }
 
 impl Bench<'_> {
     /// Returns the rows of a line: two for latencies, otherwise one.
     fn measure(&self, line: &'static Line, rounds: usize) -> Result<Vec<Measured>, Box<dyn Error>> {
-        self.bar.set_message(line.name);
-        // Without a terminal, there is no progress bar.
-        if self.bar.is_hidden() {
-            eprintln!("{} ...", line.name);
-        }
+        eprintln!("{} ...", line.name);
         Ok(match line.measure {
             Measure::Speed => {
                 let rounds = self.interleave(line, PIPELINED, rounds, |load| load.round(self.length))?;
@@ -178,7 +168,6 @@ impl Bench<'_> {
             }
             Measure::Memory => {
                 let bytes = vec![self.memory(&line.ours)?, self.memory(&line.against)?];
-                self.bar.inc(rounds as u64);
                 let ratio = |other| Ratio::of(slice::from_ref(&bytes), other, |&bytes| bytes);
                 vec![row(line, "bytes", ", a million keys", ratio, |_| None)]
             }
@@ -210,7 +199,6 @@ impl Bench<'_> {
                 round.insert(side, measure(&mut loads[side])?);
             }
             all.push(round.into_values().collect());
-            self.bar.inc(1);
         }
         loads.into_iter().try_for_each(Load::finish)?;
         Ok(all)
@@ -271,12 +259,10 @@ fn publish() -> Result<(), Box<dyn Error>> {
     }
     if let Ok(text) = fs::read_to_string(Path::new(RESULTS).join("curves.json")) {
         let all: curves::Curves = serde_json::from_str(&text)?;
-        curves::draw(&all, Path::new("docs/plots/curves.svg"))?;
         page = report::between(&page, "curves", &curves::markdown(&all))?;
     }
     if let Ok(text) = fs::read_to_string(Path::new(RESULTS).join("waiting.json")) {
         let all: waiting::Waits = serde_json::from_str(&text)?;
-        waiting::draw(&all, Path::new("docs/plots/waiting.svg"))?;
         page = report::between(&page, "waiting", &waiting::markdown(&all))?;
     }
     fs::write(PAGE, page)?;

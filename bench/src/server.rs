@@ -11,9 +11,9 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
-/// The module that a server loads.
+/// The module that a server loads, and what it does with each write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum Setup {
     /// No module: the server's own commands.
     Bare,
     BareAof,
@@ -27,7 +27,7 @@ pub enum Kind {
     Peer,
 }
 
-impl Kind {
+impl Setup {
     /// Returns the suffix for this server in the names of the table.
     pub fn suffix(self) -> &'static str {
         match self {
@@ -94,13 +94,13 @@ pub struct Server {
 
 impl Server {
     /// Starts a server on the servers' core, and its replica on the other core.
-    pub fn start(kind: Kind, binaries: &Binaries, cores: Option<Cores>) -> Result<Self, Box<dyn Error>> {
+    pub fn start(setup: Setup, binaries: &Binaries, cores: Option<Cores>) -> Result<Self, Box<dyn Error>> {
         let (mine, others): (Vec<_>, Vec<_>) =
             cores.map(|cores| (on(cores.server), on(cores.load))).unwrap_or_default();
-        let mut server = Self::start_under(&mine, kind, binaries, &[])?;
-        if kind.has_replica() {
+        let mut server = Self::start_under(&mine, setup, binaries, &[])?;
+        if setup.has_replica() {
             let port = server.port.to_string();
-            let replica = Self::start_under(&others, kind, binaries, &["--replicaof", "127.0.0.1", &port])?;
+            let replica = Self::start_under(&others, setup, binaries, &["--replicaof", "127.0.0.1", &port])?;
             server.replica = Some(Box::new(replica));
             server.settle()?;
         }
@@ -110,23 +110,23 @@ impl Server {
     /// Starts a server under another program, with more options.
     pub fn start_under(
         program: &[String],
-        kind: Kind,
+        setup: Setup,
         binaries: &Binaries,
         more: &[&str],
     ) -> Result<Self, Box<dyn Error>> {
         let mut options = vec!["--databases", "64", "--client-output-buffer-limit", "replica 0 0 0"];
-        match kind {
-            Kind::Bare | Kind::BareAof | Kind::BareReplica => {}
-            Kind::Module | Kind::ModuleAof | Kind::ModuleReplica => {
+        match setup {
+            Setup::Bare | Setup::BareAof | Setup::BareReplica => {}
+            Setup::Module | Setup::ModuleAof | Setup::ModuleReplica => {
                 options.extend(["--loadmodule", utf8(&binaries.module)?]);
             }
-            Kind::ModuleNoTop => options.extend(["--loadmodule", utf8(&binaries.module)?, "top-size", "0"]),
-            Kind::Peer => {
+            Setup::ModuleNoTop => options.extend(["--loadmodule", utf8(&binaries.module)?, "top-size", "0"]),
+            Setup::Peer => {
                 let peer = binaries.peer.as_ref().ok_or("PEER names no module")?;
                 options.extend(["--loadmodule", utf8(peer)?]);
             }
         }
-        if kind.has_aof() {
+        if setup.has_aof() {
             options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
             options.extend(["--auto-aof-rewrite-percentage", "0"]);
         }

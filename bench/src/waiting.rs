@@ -10,7 +10,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plotters::prelude::*;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::curves::{cost, wait_for_blocked};
 use crate::load::encode;
 use crate::report::{machine, now, quantile, thousands};
-use crate::server::{Binaries, Cores, Kind, Server, on};
+use crate::server::{Binaries, Cores, Server, Setup, on};
 use crate::stalls::{self, Stall};
 
 /// Without most of the server's periodic work for each connection, which is not part of a call.
@@ -31,10 +30,9 @@ const PLACES: usize = 32;
 const TURNS: usize = 2_000;
 /// The number of admissions whose instants are compared with the limiter's.
 const TIMED: usize = 1_000;
-/// The number of admissions in the picture, and in each of its points.
+/// The number of admissions of which each tenant has a share.
 const SHARED: usize = 10_000;
-const POINT: usize = 250;
-/// The weights of the flows in the picture.
+/// The weights of the tenants' flows.
 const WEIGHTS: [usize; 3] = [1, 2, 4];
 
 /// The results of a whole run.
@@ -52,8 +50,8 @@ pub struct Waits {
     /// Clients that ask to wait on a server with less memory than all of them take.
     #[serde(default)]
     full: Option<Full>,
-    /// The tenants in the order of admissions: with all clients in one flow, and with a flow for each tenant.
-    shares: [Vec<u8>; 2],
+    /// The shares of the tenants in percent: with all clients in one flow, and with a flow for each tenant.
+    shares: [[f64; 3]; 2],
 }
 
 /// Admissions with this many clients in this many flows.
@@ -160,7 +158,7 @@ pub fn place() -> Result<(Option<Cores>, Vec<String>), Box<dyn Error>> {
 /// Measures only what events cost other clients, and prints it.
 pub fn events(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     let (_, program) = place()?;
-    let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
+    let start = || Server::start_under(&program, Setup::Module, binaries, &QUIET);
     println!("{}", stalls::markdown(&stalls::run(start)?));
     println!("{}", crate::curves::leavers(start)?.line());
     Ok(())
@@ -169,7 +167,7 @@ pub fn events(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
 /// Measures waiting clients, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let (cores, program) = place()?;
-    let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
+    let start = || Server::start_under(&program, Setup::Module, binaries, &QUIET);
     let mut all = Vec::new();
     for (clients, flows) in [
         (10, 1),
@@ -202,8 +200,7 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let folder = Path::new("target/bench");
     fs::create_dir_all(folder)?;
     fs::write(folder.join("waiting.json"), serde_json::to_string_pretty(&waits)?)?;
-    draw(&waits, &folder.join("waiting.svg"))?;
-    println!("also in target/bench: waiting.json, waiting.svg");
+    println!("also in target/bench: waiting.json");
     Ok(())
 }
 
@@ -327,7 +324,7 @@ fn crowd(
     let socket = folder.path().join("socket").display().to_string();
     let most = (clients + 100).to_string();
     let options = ["--maxclients", &most, "--unixsocket", &socket];
-    let server = Server::start_under(program, Kind::Module, binaries, &options)?;
+    let server = Server::start_under(program, Setup::Module, binaries, &options)?;
     let mut connection = server.connect()?;
     crate::curves::ask(&mut connection, "CL.ACQUIRE busy 1 3600 holder")?;
     crate::curves::ask(&mut connection, "CL.THROTTLE one 0 1 3600")?;
@@ -396,8 +393,8 @@ fn full(program: &[String], binaries: &Binaries, clients: usize) -> Result<Full,
 }
 
 /// Simulates three tenants. The one with the smallest weight floods the service with 300 clients; the others
-/// have 20 each. Returns the tenants in the order of admissions.
-fn shares(server: &Server, by_flow: bool) -> Result<Vec<u8>, Box<dyn Error>> {
+/// have 20 each. Returns the share of each in the admissions, in percent.
+fn shares(server: &Server, by_flow: bool) -> Result<[f64; 3], Box<dyn Error>> {
     const FLOOD: usize = 300;
     let tenant = |client: usize| if client < FLOOD { 0 } else { 1 + client % 2 };
     let wait = |client: usize| {
@@ -413,22 +410,17 @@ fn shares(server: &Server, by_flow: bool) -> Result<Vec<u8>, Box<dyn Error>> {
     }
     wait_for_blocked(server, clients)?;
     crate::curves::ask(&mut server.connect()?, "CL.RELEASE busy holder")?;
-    let mut admitted = Vec::new();
-    while admitted.len() < SHARED {
+    let mut admitted = [0; 3];
+    while admitted.iter().sum::<usize>() < SHARED {
         for (client, reply) in crowd.replies()? {
             if is_admitted(&reply) {
-                admitted.push(tenant(client) as u8);
+                admitted[tenant(client)] += 1;
                 crowd.send(client, &format!("CL.RELEASE busy c{client} ; {}", wait(client)))?;
             }
         }
     }
-    Ok(admitted)
-}
-
-/// Returns the share of a tenant, in percent.
-fn share(admitted: &[u8], tenant: usize) -> f64 {
-    let of_it = admitted.iter().filter(|each| usize::from(**each) == tenant).count();
-    100.0 * of_it as f64 / admitted.len() as f64
+    let all = admitted.iter().sum::<usize>() as f64;
+    Ok(admitted.map(|admitted| 100.0 * admitted as f64 / all))
 }
 
 /// Returns the results as tables for a page.
@@ -473,65 +465,10 @@ pub fn markdown(all: &Waits) -> String {
         thousands(SHARED)
     );
     text += "|---|--:|--:|--:|\n";
-    for (name, admitted) in ["all in one flow", "a flow for each"].iter().zip(&all.shares) {
-        let [one, two, four] = [0, 1, 2].map(|tenant| share(admitted, tenant));
+    for (name, [one, two, four]) in ["all in one flow", "a flow for each"].iter().zip(all.shares) {
         let _ = writeln!(text, "| {name} | {one:.2} % | {two:.2} % | {four:.2} % |");
     }
     let [one, two, four] = WEIGHTS.map(|weight| 100.0 * weight as f64 / 7.0);
     let _ = writeln!(text, "| by weight | {one:.2} % | {two:.2} % | {four:.2} % |");
     text
-}
-
-/// Draws the share of each tenant over time, in one flow and in separate flows.
-pub fn draw(all: &Waits, file: &Path) -> Result<(), Box<dyn Error>> {
-    const COLOURS: [RGBColor; 3] =
-        [RGBColor(0xd6, 0x27, 0x28), RGBColor(0x1f, 0x77, 0xb4), RGBColor(0x2c, 0xa0, 0x2c)];
-    let area = SVGBackend::new(file, (830, 380)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let halves = area.split_evenly((1, 2));
-    for ((half, admitted), title) in
-        halves.iter().zip(&all.shares).zip(["all in one flow", "a flow for each tenant"])
-    {
-        let mut chart = ChartBuilder::on(half)
-            .margin(12)
-            .margin_right(30)
-            .caption(title, ("sans-serif", 18))
-            .set_label_area_size(LabelAreaPosition::Left, 62)
-            .set_label_area_size(LabelAreaPosition::Bottom, 44)
-            .build_cartesian_2d(0.0..SHARED as f64, 0.0..100.0)?;
-        chart
-            .configure_mesh()
-            .light_line_style(WHITE.mix(0.0))
-            .x_labels(4)
-            .x_desc("admissions")
-            .y_desc("share in percent; dashed: by weight")
-            .x_label_formatter(&|n: &f64| thousands(n.round() as usize))
-            .y_label_formatter(&|share: &f64| format!("{share:.0}"))
-            .label_style(("sans-serif", 16))
-            .draw()?;
-        let mut taken: Vec<f64> = Vec::new();
-        for (tenant, colour) in COLOURS.iter().enumerate() {
-            let due = 100.0 * WEIGHTS[tenant] as f64 / 7.0;
-            let dashes = [(0.0, due), (SHARED as f64, due)];
-            chart.draw_series(DashedLineSeries::new(dashes, 4, 4, colour.mix(0.5).stroke_width(1)))?;
-            let shares: Vec<f64> = admitted.chunks(POINT).map(|of| share(of, tenant)).collect();
-            let points = shares.iter().enumerate().map(|(at, &share)| (((at + 1) * POINT) as f64, share));
-            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-            let (clients, weight) = (if tenant == 0 { 300 } else { 20 }, WEIGHTS[tenant]);
-            let label = format!("weight {weight}, {clients} clients");
-            // Above the line, and above another label; below a line at the top.
-            let highest = shares.iter().copied().fold(f64::MIN, f64::max);
-            let lowest = shares.iter().copied().fold(f64::MAX, f64::min);
-            let mut y = if highest > 90.0 { lowest - 2.0 } else { highest + 8.0 };
-            while taken.iter().any(|other| (other - y).abs() < 7.0) {
-                y += 7.0;
-            }
-            taken.push(y);
-            let at = (SHARED as f64 * 0.55, y);
-            let style = ("sans-serif", 16, colour).into_text_style(half);
-            chart.draw_series(std::iter::once(Text::new(label, at, style)))?;
-        }
-    }
-    area.present()?;
-    Ok(())
 }

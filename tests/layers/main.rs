@@ -56,7 +56,7 @@ const KNOW_ALL_KINDS: &[&str] = &[
     "verify/simulator/src/contract.rs",
     "verify/simulator/src/writer.rs",
     "bench/src/instructions.rs",
-    "bench/src/scale/kinds.rs",
+    "bench/src/scale.rs",
     // Pages.
     "README.md",
     "docs/choosing.md",

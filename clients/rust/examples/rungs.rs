@@ -16,6 +16,7 @@
 )]
 
 use redis::aio::MultiplexedConnection;
+use redis::{IntoConnectionInfo, io::tcp::TcpSettings};
 use redis_cell_client::{
     Answer, Decision, Gcra, Guard, Leased, MTake, Merged, Rate, Refusals, Together, Units, WhenUnavailable,
     ask, call,
@@ -37,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const AT_ONCE: u64 = 100;
 /// The keys of the cases with many keys. Of 100 keys, so many are used up as calls are refused.
 const KEYS: u64 = 10_000;
+/// The keys of a flood, all of which are used up.
+const FLOODED: u64 = 1_000;
 const PLENTY: Gcra = Rate::per_second(100_000_000).burst(9_999_999);
 const USED_UP: Gcra = Rate::per_day(1).burst(0);
 
@@ -96,43 +99,48 @@ impl Case {
 }
 
 /// Measures each way with 1, 8 and 64 callers, 1 and 10,000 keys, and limits that refuse 0, 50 and 99 of 100
-/// direct calls. Writes the numbers to a file.
+/// direct calls; then with 128 callers of a key that refuses none, and with a flood of calls for 1,000 keys
+/// that are all refused. Writes the numbers to a file.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = args().nth(1).ok_or("usage: rungs FILE")?;
-    // On a busy machine, an answer may take longer than the half second of a connection by default.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-    let direct = redis::Client::open(var("REDIS_URL")?)?
-        .get_multiplexed_async_connection_with_config(&patient)
-        .await?;
-    let slow = redis::Client::open(format!("redis://{}", slow()?))?;
+    let direct = connect(&redis::Client::open(var("REDIS_URL")?)?).await?;
+    // A call does not wait until the server has acknowledged the one before.
+    let settings = TcpSettings::default().set_nodelay(true);
+    let slow = format!("redis://{}", slow()?).into_connection_info()?.set_tcp_settings(settings);
+    let slow = redis::Client::open(slow)?;
     let mut raw = File::create(file)?;
     writeln!(
         raw,
         "keys\trefused\tcallers\tway\tdecisions_per_s\tper_core_s\tcalls_per_s\trefused_share\tp50_ms\tp99_ms\tabove\tbound\tunused_share"
     )?;
-    for keys in [1, KEYS] {
-        for callers in [1, 8, 64] {
-            let mut most = 0.0;
-            for refused in [0, 50, 99] {
-                // What is available in a second, of what direct calls ask for.
-                let rate =
-                    if refused == 0 { 1e8 } else { f64::max(most * (100 - refused) as f64 / 100.0, 1.0) };
-                let limit =
-                    if refused == 0 { PLENTY } else { Rate::per_second(rate as u64).burst(AT_ONCE - 1) };
-                let case = Case { callers, keys, refused, limit, rate: rate.floor() };
-                let ways = if keys == 1 { WAYS.len() } else { WAYS.len() - 2 };
-                for (way, name) in WAYS.into_iter().take(ways) {
-                    let row = measure(&direct, &slow, case, way, name).await?;
-                    if refused == 0 && way == Way::Direct {
-                        most = row.decisions;
-                    }
-                    writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{}", row.raw())?;
+    let matrix =
+        [1, KEYS].into_iter().flat_map(|keys| [1, 8, 64].map(|callers| (keys, callers, &[0, 50, 99][..])));
+    let mut most = 0.0;
+    for (keys, callers, refused) in matrix.chain([(1, 128, &[0][..]), (FLOODED, 64, &[100][..])]) {
+        for &refused in refused {
+            // What is available in a second, of what direct calls ask for.
+            let rate = if refused == 0 { 1e8 } else { f64::max(most * (100 - refused) as f64 / 100.0, 1.0) };
+            let limit = if refused == 0 { PLENTY } else { Rate::per_second(rate as u64).burst(AT_ONCE - 1) };
+            let case = Case { callers, keys, refused, limit, rate: rate.floor() };
+            let ways = if keys == 1 { WAYS.len() } else { WAYS.len() - 2 };
+            for (way, name) in WAYS.into_iter().take(ways) {
+                let row = measure(&direct, &slow, case, way, name).await?;
+                if refused == 0 && way == Way::Direct {
+                    most = row.decisions;
                 }
+                writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{}", row.raw())?;
             }
         }
     }
     Ok(())
+}
+
+/// On a busy machine, a connection or an answer may take longer than the time that they have by default.
+async fn connect(client: &redis::Client) -> redis::RedisResult<MultiplexedConnection> {
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let patient = patient.set_connection_timeout(Some(PATIENCE));
+    client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
 /// The numbers of a way.
@@ -168,8 +176,10 @@ async fn measure(
 ) -> Result<Row, Box<dyn Error>> {
     let mut direct = direct.clone();
     let mut used_up = redis::pipe();
+    // Nothing that the way before has left behind is counted as calls of this one.
+    used_up.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").ignore();
     used_up.cmd("FLUSHALL").ignore();
-    for key in (0..KEYS).filter(|&key| case.keys > 1 && key % 100 < case.refused) {
+    for key in (0..case.keys).filter(|&key| case.keys > 1 && key % 100 < case.refused) {
         used_up.add_command(call::throttle(key.to_string(), USED_UP, Units(1))?).ignore();
     }
     used_up.exec_async(&mut direct).await?;
@@ -195,6 +205,9 @@ async fn measure(
     };
     if above > bound + 1.0 {
         return Err(format!("{name}: {above} units above the limit, and the bound is {bound}").into());
+    }
+    if !matches!(way, Way::Refusals | Way::Leased) && calls > times.len() as u64 {
+        return Err(format!("{name}: {calls} calls for {} decisions", times.len()).into());
     }
     Ok(Row {
         decisions: times.len() as f64 / elapsed,
@@ -259,11 +272,7 @@ struct Run {
 
 /// Lets callers take single units until the time is over.
 async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<dyn Error>> {
-    let connection = slow
-        .get_multiplexed_async_connection_with_config(
-            &redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE)),
-        )
-        .await?;
+    let connection = connect(slow).await?;
     let mut guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(PATIENCE);
     guard = match way {
         Way::Refusals => guard.refusals(Refusals::new(slow)?),
@@ -274,7 +283,7 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
     let (least, most) = case.batch();
     let lease =
         |limit| Leased::new(connection.clone(), limit, least..=most, HOLD).map(|all| all.timeout(PATIENCE));
-    let (leases, used_up) = (lease(case.key(KEYS - 1).1)?, lease(USED_UP)?);
+    let (leases, used_up) = (lease(case.key(case.keys - 1).1)?, lease(USED_UP)?);
     let begun = Instant::now();
     let tasks: Vec<_> = (0..case.callers)
         .map(|caller| {
@@ -330,11 +339,6 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
         run.refused += own.refused;
         run.units.extend(own.units);
         run.beyond += own.beyond;
-    }
-    if case.keys == 1 {
-        leases.give_back().await?;
-    } else if way == Way::Leased {
-        tokio::time::sleep(2 * HOLD).await; // what is left goes back before the next way begins
     }
     Ok(run)
 }

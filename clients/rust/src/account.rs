@@ -1,6 +1,7 @@
 //! Accounts: pools in order, and units that come back when their owner dies.
 
 use crate::local::Chain;
+use crate::several::{Several, Verb};
 use crate::{
     Answer, Balance, BlockingGuard, Difference, Limit, LocalLimiter, MSettle, MTake, Once, TimedConnection,
     Together, Units, WhenUnavailable, call, is_unavailable, local,
@@ -167,6 +168,17 @@ enum Join {
     Spill,
 }
 
+impl Join {
+    /// Returns a call whose next limiter is joined to those that it has.
+    fn to<V: Verb>(self, call: Several<V>) -> Several<V> {
+        match self {
+            Self::And => call,
+            Self::Else => call.or_else(),
+            Self::Spill => call.spill(),
+        }
+    }
+}
+
 #[derive(Clone)]
 struct Price(Arc<dyn Fn(u64) -> u64 + Send + Sync>);
 
@@ -193,12 +205,7 @@ impl Plan {
         for (Member { key, limit, join, .. }, quantity) in self.with_quantities(units) {
             // What the server would reject is an error while it is unavailable, too.
             local::check(*limit, quantity.into())?;
-            take = match join {
-                Join::And => take,
-                Join::Else => take.or_else(),
-                Join::Spill => take.spill(),
-            };
-            take = take.limit(key, *limit, quantity);
+            take = join.to(take).limit(key, *limit, quantity);
         }
         call::mtake(take.hold(&self.holds, self.period, owner))
     }
@@ -206,12 +213,7 @@ impl Plan {
     fn settle(&self, owner: &[u8], used: u64, once: Option<Once>) -> RedisResult<Cmd> {
         let mut settle = MSettle::new();
         for (Member { key, limit, join, .. }, quantity) in self.with_quantities(Some(used)) {
-            settle = match join {
-                Join::And => settle,
-                Join::Else => settle.or_else(),
-                Join::Spill => settle.spill(),
-            };
-            settle = settle.limit(key, *limit, Difference::Used(quantity));
+            settle = join.to(settle).limit(key, *limit, Difference::Used(quantity));
         }
         settle = once.into_iter().fold(settle, MSettle::once);
         call::msettle(settle.hold(&self.holds, owner))

@@ -46,12 +46,6 @@ fn with_units(name: &str, key: impl ToSingleRedisArg, limit: Gcra, units: Units)
     Ok(cmd)
 }
 
-fn taking(mut cmd: Cmd, quantity: Quantity) -> Cmd {
-    quantity.write(&mut cmd);
-    cmd.arg(UNIT);
-    cmd
-}
-
 /// Builds the command for a limit of any kind. The reply is an [`Answer`].
 ///
 /// # Errors
@@ -70,14 +64,11 @@ pub fn take(
     limit: impl Into<Limit>,
     quantity: impl Into<Quantity>,
 ) -> RedisResult<Cmd> {
-    match limit.into() {
-        Limit::Throttle(limit) => throttle(key, limit, quantity),
-        Limit::Funnel(limit) => funnel(key, limit, quantity),
-        Limit::Bucket(limit) => bucket(key, limit, quantity),
-        Limit::Fixed(limit) => fixed(key, limit, quantity),
-        Limit::Window(limit) => window(key, limit, quantity),
-        Limit::Log(limit) => log(key, limit, quantity),
-    }
+    let limit = limit.into();
+    let mut cmd = of(&format!("CL.{}", limit.word()), key);
+    limit.write_with(&mut cmd, Some(quantity.into()))?;
+    cmd.arg(UNIT);
+    Ok(cmd)
 }
 
 /// Builds `CL.THROTTLE`. The reply is an [`Answer`].
@@ -89,7 +80,7 @@ pub fn throttle(
     limit: impl Into<Gcra>,
     quantity: impl Into<Quantity>,
 ) -> RedisResult<Cmd> {
-    Ok(taking(gcra("CL.THROTTLE", key, limit.into())?, quantity.into()))
+    take(key, limit.into(), quantity)
 }
 
 /// Builds `CL.PEEK`. The reply is an [`Answer`].
@@ -203,9 +194,7 @@ pub fn pause(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, wait: Duration)
 /// # Errors
 /// See [`throttle`].
 pub fn funnel(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
-    let mut cmd = of("CL.FUNNEL", key);
-    limit.write(&mut cmd)?;
-    Ok(taking(cmd, quantity.into()))
+    take(key, Limit::Funnel(limit), quantity)
 }
 
 /// Builds `CL.BUCKET`. The reply is an [`Answer`].
@@ -213,9 +202,7 @@ pub fn funnel(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Qua
 /// # Errors
 /// See [`throttle`].
 pub fn bucket(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
-    let mut cmd = of("CL.BUCKET", key);
-    limit.write(&mut cmd)?;
-    Ok(taking(cmd, quantity.into()))
+    take(key, Limit::Bucket(limit), quantity)
 }
 
 /// Builds `CL.FIXED`. The reply is an [`Answer`].
@@ -223,10 +210,7 @@ pub fn bucket(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Qua
 /// # Errors
 /// Returns an error if the window's period is not a whole number of microseconds, or its end is before 1970.
 pub fn fixed(key: impl ToSingleRedisArg, limit: Fixed, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
-    let mut cmd = of("CL.FIXED", key);
-    limit.write(&mut cmd, quantity.into())?;
-    cmd.arg(UNIT);
-    Ok(cmd)
+    take(key, limit, quantity)
 }
 
 /// Builds `CL.WINDOW`. The reply is an [`Answer`].
@@ -234,9 +218,7 @@ pub fn fixed(key: impl ToSingleRedisArg, limit: Fixed, quantity: impl Into<Quant
 /// # Errors
 /// See [`throttle`].
 pub fn window(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
-    let mut cmd = of("CL.WINDOW", key);
-    limit.write(&mut cmd)?;
-    Ok(taking(cmd, quantity.into()))
+    take(key, Limit::Window(limit), quantity)
 }
 
 /// Builds `CL.LOG`. The reply is an [`Answer`].
@@ -244,9 +226,7 @@ pub fn window(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quant
 /// # Errors
 /// See [`throttle`].
 pub fn log(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
-    let mut cmd = of("CL.LOG", key);
-    limit.write(&mut cmd)?;
-    Ok(taking(cmd, quantity.into()))
+    take(key, Limit::Log(limit), quantity)
 }
 
 /// Builds `CL.ACQUIRE`. The reply is an [`Answer`]. `lease` is rounded up to a whole

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tower")]
 use crate::{Answer, Decision};
-use crate::{Bucket, Fixed, Gcra, Rate};
+use crate::{Bucket, Fixed, Gcra, Quantity, Rate};
 use redis::{Cmd, RedisResult};
 #[cfg(feature = "tower")]
 use std::time::Duration;
@@ -88,12 +88,21 @@ impl Limit {
 
     /// Appends the arguments of the limit, without a quantity.
     pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
+        self.write_with(cmd, None)
+    }
+
+    /// Appends the arguments of the limit, and a quantity, which precedes the options of a calendar window.
+    pub(crate) fn write_with(self, cmd: &mut Cmd, quantity: Option<Quantity>) -> RedisResult<()> {
         match self {
-            Self::Throttle(limit) => limit.write(cmd),
-            Self::Funnel(limit) | Self::Bucket(limit) => limit.write(cmd),
-            Self::Fixed(limit) => limit.write_before_quantity(cmd),
-            Self::Window(limit) | Self::Log(limit) => limit.write(cmd),
+            Self::Throttle(limit) => limit.write(cmd)?,
+            Self::Funnel(limit) | Self::Bucket(limit) => limit.write(cmd)?,
+            Self::Fixed(limit) => return limit.write(cmd, quantity),
+            Self::Window(limit) | Self::Log(limit) => limit.write(cmd)?,
         }
+        if let Some(quantity) = quantity {
+            quantity.write(cmd);
+        }
+        Ok(())
     }
 
     /// Returns the rate at which single units become available, or `None` if they do not.

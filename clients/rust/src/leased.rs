@@ -2,7 +2,7 @@
 
 use crate::guard::ask;
 use crate::limit::invalid;
-use crate::{Answer, Decision, Difference, Fixed, Gcra, MSettle, Rate, Saturate, Units, call};
+use crate::{Answer, Decision, Difference, Fixed, Gcra, Limit, MSettle, Rate, Saturate, Units, call};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
 use redis_cell_core::holding::{Holding, Part, Spend, Terms};
@@ -59,32 +59,21 @@ impl LeasedLimit {
         Some(limit.lasts(i64::try_from(answer.remaining).ok()?, reset_after))
     }
 
-    fn batch(self, key: &[u8], units: i64) -> RedisResult<Cmd> {
-        let up_to = Saturate(units.unsigned_abs());
+    const fn limit(self) -> Limit {
         match self {
-            Self::Gcra(limit) => call::throttle(key, limit, up_to),
-            Self::Fixed(fixed) => call::fixed(key, fixed, up_to),
-            Self::Window(rate) => call::window(key, rate, up_to),
-        }
-    }
-
-    fn direct(self, key: &[u8], units: Units) -> RedisResult<Cmd> {
-        match self {
-            Self::Gcra(limit) => call::throttle(key, limit, units),
-            Self::Fixed(fixed) => call::fixed(key, fixed, units),
-            Self::Window(rate) => call::window(key, rate, units),
+            Self::Gcra(limit) => Limit::Throttle(limit),
+            Self::Fixed(fixed) => Limit::Fixed(fixed),
+            Self::Window(rate) => Limit::Window(rate),
         }
     }
 
     fn give_back(self, key: &[u8], units: i64, age: Span) -> RedisResult<Cmd> {
         let units = Units(units.unsigned_abs());
-        let back = Difference::Refund(units);
-        let settle = match self {
-            Self::Gcra(limit) => return call::refund(key, limit, units),
-            Self::Fixed(fixed) => MSettle::new().fixed(key, fixed, back),
-            Self::Window(rate) => MSettle::new().window(key, rate, back),
-        };
-        call::msettle(settle.ago(Duration::from_nanos(age.as_nanos())))
+        if let Self::Gcra(limit) = self {
+            return call::refund(key, limit, units);
+        }
+        let back = MSettle::new().limit(key, self.limit(), Difference::Refund(units));
+        call::msettle(back.ago(Duration::from_nanos(age.as_nanos())))
     }
 }
 
@@ -476,7 +465,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     }
 
     async fn direct(&self, key: &[u8], units: Units) -> RedisResult<Decision> {
-        let answer: Answer = self.query(&self.limit.direct(key, units)?).await?;
+        let answer: Answer = self.query(&call::take(key, self.limit.limit(), units)?).await?;
         Ok(answer.decision)
     }
 
@@ -497,10 +486,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
     /// Fetches a batch, and then further batches while calls wait for more units.
     async fn batches(mut self) {
         while let Some(units) = self.asked {
-            let answer: RedisResult<Answer> = match self.shared.limit.batch(&self.key, units) {
-                Ok(cmd) => self.shared.query(&cmd).await,
-                Err(error) => Err(error),
-            };
+            let answer: RedisResult<Answer> =
+                match call::take(&*self.key, self.shared.limit.limit(), Saturate(units.unsigned_abs())) {
+                    Ok(cmd) => self.shared.query(&cmd).await,
+                    Err(error) => Err(error),
+                };
             let (now, terms) = (self.shared.now(), &self.shared.terms);
             let mut shares = self.shared.shares();
             let Some(share) = shares.get_mut(&self.key) else { return };

@@ -233,12 +233,13 @@ pub enum Weekday {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
-    kind: Kind,
+    end: End,
     utc_offset_minutes: Option<i16>,
 }
 
+/// When a window ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum End {
     Period(Duration),
     Hour,
     Day,
@@ -250,25 +251,25 @@ enum Kind {
 }
 
 impl FixedWindow {
-    const fn of(kind: Kind) -> Self {
-        Self { kind, utc_offset_minutes: None }
+    const fn of(end: End) -> Self {
+        Self { end, utc_offset_minutes: None }
     }
 
     /// A window that opens with the first admitted call and lasts for `period`.
     ///
     /// Range: at least one microsecond, in whole microseconds. The server rounds up to a whole millisecond.
     pub const fn period(period: Duration) -> Self {
-        Self::of(Kind::Period(period))
+        Self::of(End::Period(period))
     }
 
     /// Calendar hours.
     pub const fn hour() -> Self {
-        Self::of(Kind::Hour)
+        Self::of(End::Hour)
     }
 
     /// Calendar days.
     pub const fn day() -> Self {
-        Self::of(Kind::Day)
+        Self::of(End::Day)
     }
 
     /// Calendar weeks, which begin on Monday.
@@ -278,7 +279,7 @@ impl FixedWindow {
 
     /// Weeks that begin on another day.
     pub const fn week_from(day: Weekday) -> Self {
-        Self::of(Kind::Week(day))
+        Self::of(End::Week(day))
     }
 
     /// Calendar months.
@@ -288,12 +289,12 @@ impl FixedWindow {
 
     /// Months that begin on `day`, from 1 to 31, or on the month's last day if the month is shorter.
     pub const fn month_from(day: u8) -> Self {
-        Self::of(Kind::Month(day))
+        Self::of(End::Month(day))
     }
 
     /// Calendar years.
     pub const fn year() -> Self {
-        Self::of(Kind::Year)
+        Self::of(End::Year)
     }
 
     /// A window that ends at `instant`, which is rounded up to a whole microsecond, and by the server to a
@@ -301,12 +302,12 @@ impl FixedWindow {
     ///
     /// Range: 1970 to 2262. An instant that has passed is an error unless a window is open.
     pub const fn until(instant: SystemTime) -> Self {
-        Self::of(Kind::Until(instant))
+        Self::of(End::Until(instant))
     }
 
     /// A window without end: units are counted until the key is deleted or expires.
     pub const fn total() -> Self {
-        Self::of(Kind::Total(None))
+        Self::of(End::Total(None))
     }
 
     /// Lets the key of a total expire when nothing was taken for this time. It does nothing for other
@@ -315,8 +316,8 @@ impl FixedWindow {
     /// Range: at least one microsecond, in whole microseconds. The server rounds up to a whole millisecond.
     #[must_use]
     pub const fn idle(self, time: Duration) -> Self {
-        match self.kind {
-            Kind::Total(_) => Self { kind: Kind::Total(Some(time)), ..self },
+        match self.end {
+            End::Total(_) => Self { end: End::Total(Some(time)), ..self },
             _ => self,
         }
     }
@@ -333,47 +334,47 @@ impl FixedWindow {
     #[cfg(feature = "tower")]
     pub(crate) const fn length(self) -> Option<Duration> {
         const HOUR: u64 = 3_600;
-        match self.kind {
-            Kind::Period(period) => Some(period),
-            Kind::Hour => Some(Duration::from_secs(HOUR)),
-            Kind::Day => Some(Duration::from_secs(24 * HOUR)),
-            Kind::Week(_) => Some(Duration::from_secs(7 * 24 * HOUR)),
-            Kind::Month(_) | Kind::Year | Kind::Until(_) | Kind::Total(_) => None,
+        match self.end {
+            End::Period(period) => Some(period),
+            End::Hour => Some(Duration::from_secs(HOUR)),
+            End::Day => Some(Duration::from_secs(24 * HOUR)),
+            End::Week(_) => Some(Duration::from_secs(7 * 24 * HOUR)),
+            End::Month(_) | End::Year | End::Until(_) | End::Total(_) => None,
         }
     }
 
     /// Returns whether the window ends at an instant of the wall clock.
     pub(crate) const fn is_of_the_calendar(self) -> bool {
-        !matches!(self.kind, Kind::Period(_) | Kind::Total(_))
+        !matches!(self.end, End::Period(_) | End::Total(_))
     }
 
     /// Returns whether the window has no end, except that its key may expire.
     #[cfg(feature = "aio")]
     pub(crate) const fn is_total(self) -> bool {
-        matches!(self.kind, Kind::Total(_))
+        matches!(self.end, End::Total(_))
     }
 
     /// Returns whether the window ends at an instant that the call names.
     pub(crate) const fn ends_at_an_instant(self) -> bool {
-        matches!(self.kind, Kind::Until(_))
+        matches!(self.end, End::Until(_))
     }
 
     /// Appends the window itself, which precedes the quantity of `CL.FIXED`.
     fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
-        match self.kind {
-            Kind::Period(period) => cmd.arg(exact(period, "the period of a window")?),
-            Kind::Hour => cmd.arg("HOUR"),
-            Kind::Day => cmd.arg("DAY"),
-            Kind::Week(_) => cmd.arg("WEEK"),
-            Kind::Month(_) => cmd.arg("MONTH"),
-            Kind::Year => cmd.arg("YEAR"),
-            Kind::Until(instant) => {
+        match self.end {
+            End::Period(period) => cmd.arg(exact(period, "the period of a window")?),
+            End::Hour => cmd.arg("HOUR"),
+            End::Day => cmd.arg("DAY"),
+            End::Week(_) => cmd.arg("WEEK"),
+            End::Month(_) => cmd.arg("MONTH"),
+            End::Year => cmd.arg("YEAR"),
+            End::Until(instant) => {
                 let since = instant.duration_since(UNIX_EPOCH);
                 let since = since.map_err(|_| invalid("the end of a window must not lie before 1970"))?;
                 cmd.arg("UNTIL").arg(rounded_up(since))
             }
-            Kind::Total(None) => cmd.arg("TOTAL"),
-            Kind::Total(Some(idle)) => {
+            End::Total(None) => cmd.arg("TOTAL"),
+            End::Total(Some(idle)) => {
                 cmd.arg("TOTAL").arg("IDLE").arg(exact(idle, "the idle time of a total")?)
             }
         };
@@ -385,9 +386,9 @@ impl FixedWindow {
         if let Some(minutes) = self.utc_offset_minutes {
             cmd.arg("UTC").arg(minutes);
         }
-        match self.kind {
-            Kind::Week(Weekday::Monday) | Kind::Month(1) => {}
-            Kind::Week(day) => {
+        match self.end {
+            End::Week(Weekday::Monday) | End::Month(1) => {}
+            End::Week(day) => {
                 cmd.arg("FROM").arg(match day {
                     Weekday::Monday => 1,
                     Weekday::Tuesday => 2,
@@ -398,7 +399,7 @@ impl FixedWindow {
                     Weekday::Sunday => 7,
                 });
             }
-            Kind::Month(day) => {
+            End::Month(day) => {
                 cmd.arg("FROM").arg(day);
             }
             _ => {}
@@ -425,19 +426,13 @@ impl Fixed {
         Self { limit, window }
     }
 
-    /// Appends the arguments for `CL.FIXED`, whose options follow the quantity.
-    pub(crate) fn write(self, cmd: &mut Cmd, quantity: Quantity) -> RedisResult<()> {
+    /// Appends the arguments, with a quantity before the options, as in `CL.FIXED`, or without one.
+    pub(crate) fn write(self, cmd: &mut Cmd, quantity: Option<Quantity>) -> RedisResult<()> {
         cmd.arg(self.limit);
         self.window.write(cmd)?;
-        quantity.write(cmd);
-        self.window.write_options(cmd);
-        Ok(())
-    }
-
-    /// Appends the arguments for `CL.MTAKE` and its companions, where the options precede the quantity.
-    pub(crate) fn write_before_quantity(self, cmd: &mut Cmd) -> RedisResult<()> {
-        cmd.arg(self.limit);
-        self.window.write(cmd)?;
+        if let Some(quantity) = quantity {
+            quantity.write(cmd);
+        }
         self.window.write_options(cmd);
         Ok(())
     }

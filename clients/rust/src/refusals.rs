@@ -1,11 +1,10 @@
 //! Refusals that are remembered until their keys change.
 
-use crate::guard::ask;
 use crate::{Answer, Decision, Limit, MPeek, Quantity, Together, Units, call};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisResult, Value,
+    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisResult,
+    Value,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,6 +91,9 @@ impl Refusals {
 
     /// The time between two signs of life of the server.
     const BEAT: Duration = Duration::from_millis(250);
+
+    /// How many keys are read in one write.
+    const BATCH: usize = 256;
 
     /// Creates a memory of refusals, with a connection to the server of `client`. No connection is made
     /// before the first refusal.
@@ -195,6 +197,12 @@ impl Memory {
         len(self) < most
     }
 
+    /// Returns the next keys to read.
+    fn next(&mut self) -> Vec<(Vec<u8>, Asked)> {
+        let most = self.queue.len().min(Refusals::BATCH);
+        self.queue.drain(..most).collect()
+    }
+
     /// Forgets everything: the server may not announce what changes.
     fn forget(&mut self) {
         self.known.clear();
@@ -288,30 +296,36 @@ impl Track {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
         while let Some(shared) = self.0.upgrade() {
-            let queue = std::mem::take(&mut shared.memory().queue);
-            for (key, asked) in queue {
-                read(&shared, &mut connection, key, asked).await?;
+            let batch = shared.memory().next();
+            if batch.is_empty() {
+                redis::cmd("PING").exec_async(&mut connection).await?;
+            } else {
+                read(&shared, &mut connection, batch).await?;
             }
-            redis::cmd("PING").exec_async(&mut connection).await?;
             shared.memory().heard = Some(Instant::now());
-            let _: Result<(), _> = tokio::time::timeout(Refusals::BEAT, shared.more.notified()).await;
+            if shared.memory().queue.is_empty() {
+                let _: Result<(), _> = tokio::time::timeout(Refusals::BEAT, shared.more.notified()).await;
+            }
         }
         Ok(())
     }
 }
 
-/// Reads a key, whose next change the server then announces.
+/// Reads keys, whose next changes the server then announces. They share a round trip: one after the other,
+/// the keys of a flood would be learned more slowly than they come.
 async fn read(
     shared: &Shared,
     connection: &mut MultiplexedConnection,
-    key: Vec<u8>,
-    asked: Asked,
+    keys: Vec<(Vec<u8>, Asked)>,
 ) -> RedisResult<()> {
-    let (limit, units) = asked;
-    let look = call::mpeek(MPeek::new().limit(&key, limit, Units(units)))?;
+    let mut looks = redis::pipe();
+    for (key, (limit, units)) in &keys {
+        looks.add_command(call::mpeek(MPeek::new().limit(key, *limit, Units(*units)))?);
+    }
     let sent = Instant::now();
-    let answer: RedisResult<Together<Answer>> = ask(connection, Refusals::SILENCE, &look).await;
-    let lost = answer.as_ref().err().filter(|error| error.kind() == ErrorKind::Io).cloned();
-    shared.answered(key, asked, answer, sent);
-    lost.map_or(Ok(()), Err)
+    let answers: Vec<RedisResult<_>> = looks.ignore_errors().query_async(connection).await?;
+    for ((key, asked), answer) in keys.into_iter().zip(answers) {
+        shared.answered(key, asked, answer, sent);
+    }
+    Ok(())
 }

@@ -1,8 +1,10 @@
 //! Accounts: pools in order over the module and the functions, and units that come back whatever happens to
 //! their owner.
 
+use crate::client;
 use crate::common::{BINARY, Client, Server, wait_until};
 use crate::functions::library;
+use crate::http::listen;
 use crate::leased::{SOON, connect};
 use crate::unavailable::{NOBODY, two_processes};
 use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get};
@@ -36,7 +38,7 @@ fn pools<G>(guard: G) -> Account<G> {
 }
 
 fn blocking(port: u16, backend: Backend, choice: WhenUnavailable) -> Blocking {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+    let client = client(port);
     let connect =
         move |timeout| Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, backend));
     BlockingGuard::with_connections(connect, choice).timeout(SOON)
@@ -229,11 +231,7 @@ async fn service(server: &Server) -> SocketAddr {
             other => panic!("{other:?}"),
         }
     };
-    let app = Router::new().fallback(get(handler)).layer(layer);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    address
+    listen(Router::new().fallback(get(handler)).layer(layer)).await
 }
 
 /// A body with one part, and no end.

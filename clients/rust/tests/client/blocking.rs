@@ -1,22 +1,18 @@
 //! The blocking guard, with a server and with an unavailable one. As in unavailable.rs, no call is sent
 //! twice.
 
+use crate::client;
 use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
-use crate::common::{BINARY, Options, Server, requires, wait_until};
+use crate::common::{BINARY, Server, requires, wait_until};
 use crate::functions::library;
-use crate::unavailable::{KEY, NEVER, NOBODY, PATIENCE, limit, served, two_processes};
-use redis::cluster::ClusterClient;
+use crate::unavailable::{KEY, NOBODY, PATIENCE, limit, served};
 use redis_cell_client::{
-    Backend, BlockingGuard, CellConnection, DecidedBy, Decision, Fixed, FixedWindow, Limit, Rate, Saturate,
-    TimedConnection, Units, WhenUnavailable,
+    Backend, BlockingGuard, CellConnection, DecidedBy, Decision, Limit, Rate, TimedConnection, Units,
+    WhenUnavailable,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-fn client(port: u16) -> redis::Client {
-    redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
-}
 
 /// A guard whose calls are all sent, and wait for a busy machine.
 fn guard(port: u16, when_unavailable: WhenUnavailable) -> BlockingGuard {
@@ -35,59 +31,6 @@ fn ask_in_vain(guard: &BlockingGuard) -> DecidedBy {
     receiver.recv_timeout(PATIENCE).expect("the call did not end at its timeout")
 }
 
-/// The three choices.
-fn choices() -> [WhenUnavailable; 3] {
-    [WhenUnavailable::FailOpen, WhenUnavailable::FailClosed, WhenUnavailable::Local(two_processes())]
-}
-
-/// The three choices with a server that is unavailable.
-fn assert_each_choice(port: u16) {
-    let soon = Duration::from_millis(50);
-    let by = |choice| BlockingGuard::new(client(port), choice).timeout(soon).ask_again(Duration::ZERO);
-    let (open, closed) = (by(WhenUnavailable::FailOpen), by(WhenUnavailable::FailClosed));
-    let local = by(WhenUnavailable::Local(two_processes()));
-    for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
-        let decided = ask_in_vain(&open);
-        assert!(matches!(decided, DecidedBy::FailedOpen(_)) && decided.admitted(), "{decided:?}");
-        let decided = ask_in_vain(&closed);
-        assert!(matches!(decided, DecidedBy::FailedClosed(_)) && !decided.admitted(), "{decided:?}");
-        let decided = ask_in_vain(&local);
-        let DecidedBy::Local { answer, .. } = decided else { panic!("{decided:?}") };
-        // Two of the four units are this process's.
-        assert_eq!((answer.admitted(), answer.limit, answer.remaining), (processed, 2, remaining));
-    }
-}
-
-#[test]
-fn nobody_listens() {
-    assert_each_choice(NOBODY);
-}
-
-#[test]
-fn an_available_server_decides_limits_of_every_kind() {
-    let server = Server::start();
-    let guard = guard(server.port(), WhenUnavailable::FailClosed);
-    let rate = Rate::per_day(2);
-    for (key, limit) in [
-        ("throttle", rate.into()),
-        ("funnel", Limit::Funnel(rate.capacity(2))),
-        ("bucket", Limit::Bucket(rate.capacity(2))),
-        ("month", Fixed::new(2, FixedWindow::year()).into()),
-        ("window", Limit::Window(rate)),
-        ("log", Limit::Log(rate)),
-    ] {
-        let admitted = || {
-            let decided = guard.take(key, limit, Units(1)).unwrap();
-            assert!(matches!(decided, DecidedBy::Server(_)), "{decided:?}");
-            decided.admitted()
-        };
-        assert_eq!([admitted(), admitted(), admitted()], [true, true, false], "{key}");
-    }
-    assert_eq!(guard.take("some", rate, Saturate(9)).unwrap().answer().unwrap().taken, Some(2));
-    // One after the other, they need one connection, besides the connection that counts them.
-    assert_eq!(server.connect().info("connected_clients"), "2");
-}
-
 #[test]
 fn a_frozen_server() {
     let server = Server::start();
@@ -98,7 +41,6 @@ fn a_frozen_server() {
     assert!(matches!(ask_in_vain(&impatient), DecidedBy::FailedClosed(_))); // sent
     // The connection is closed, and no other one can be made: these are not sent.
     assert!(matches!(ask_in_vain(&impatient), DecidedBy::FailedClosed(_)));
-    assert_each_choice(server.port());
     // With a timeout, redis-rs waits for as long for each reply of the connection's setup, here for four.
     let url = format!("redis://user:secret@127.0.0.1:{}/1", server.port());
     let client = redis::Client::open(url).unwrap();
@@ -118,42 +60,6 @@ fn a_frozen_server() {
     assert_eq!(served(&mut server.connect()), 3);
 }
 
-/// As in Python. Without that, each call of an outage would wait for the timeout.
-#[test]
-fn an_unavailable_server_gets_one_call_and_the_others_follow_it() {
-    let server = Server::start();
-    let mut inspector = server.connect();
-    let guard = BlockingGuard::new(client(server.port()), WhenUnavailable::FailClosed).ask_again(NEVER);
-    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
-    server.signal("STOP");
-    assert!(matches!(ask_in_vain(&guard), DecidedBy::FailedClosed(_)));
-    let patient = guard.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
-    for _ in 0..100 {
-        assert!(matches!(ask_in_vain(&patient), DecidedBy::FailedClosed(_)));
-    }
-    server.signal("CONT");
-    assert!(matches!(ask(&patient), DecidedBy::FailedClosed(_)));
-    // This call is sent, and an error of the call is an answer.
-    inspector.call("LPUSH other x");
-    let again = patient.clone().ask_again(Duration::ZERO);
-    assert_eq!(again.take("other", limit(), Units(1)).unwrap_err().code(), Some("WRONGTYPE"));
-    assert!(matches!(ask(&patient), DecidedBy::Server(_)));
-    assert_eq!(served(&mut inspector), 3);
-}
-
-#[test]
-fn a_server_that_comes_back() {
-    let mut server = Server::start();
-    let guard = guard(server.port(), WhenUnavailable::Local(two_processes()));
-    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
-    server.kill();
-    assert!(matches!(ask(&guard), DecidedBy::Local { .. }));
-    server.restart_here();
-    // At once: no connection of before is left.
-    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
-    assert_eq!(served(&mut server.connect()), 1);
-}
-
 #[test]
 fn a_call_whose_connection_breaks_is_not_sent_again() {
     let server = Server::start();
@@ -168,70 +74,21 @@ fn a_call_whose_connection_breaks_is_not_sent_again() {
 }
 
 #[test]
-fn a_call_on_its_way_when_the_server_dies_is_not_sent_again() {
-    let mut server = Server::start();
-    let guard = guard(server.port(), WhenUnavailable::FailClosed);
-    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
-    server.signal("STOP");
-    let call = std::thread::spawn({
-        let guard = guard.clone();
-        move || ask(&guard)
-    });
-    std::thread::sleep(Duration::from_millis(100)); // it may also die before the call is sent
-    server.kill();
-    assert!(matches!(call.join().unwrap(), DecidedBy::FailedClosed(_)));
-    server.restart_here();
-    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
-    assert_eq!(served(&mut server.connect()), 1);
-}
-
-#[test]
-fn an_error_of_the_call_is_an_error_in_every_choice_and_closes_the_connection() {
+fn calls_share_a_connection_which_an_error_of_a_call_closes() {
     let server = Server::start();
     let mut inspector = server.connect();
     inspector.call("LPUSH k x");
-    for choice in choices() {
-        let guard = guard(server.port(), choice);
-        let error = guard.take(KEY, limit(), Units(1)).unwrap_err();
-        assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
-        wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
-            "1" => Ok(()),
-            seen => Err(seen.to_owned()),
-        });
+    let guard = guard(server.port(), WhenUnavailable::FailClosed);
+    for _ in 0..3 {
+        assert!(guard.take("other", limit(), Units(1)).unwrap().admitted());
     }
-}
-
-#[test]
-fn errors_of_the_set_up_are_errors_in_every_choice() {
-    let without = Options::new().without_module().start();
-    let locked = Server::start();
-    locked.connect().call("CONFIG SET requirepass secret");
-    let no_module = client(without.port());
-    let no_cluster = ClusterClient::new([format!("redis://127.0.0.1:{}", without.port())]).unwrap();
-    let no_password = client(locked.port());
-    let wrong = redis::Client::open(format!("redis://:wrong@127.0.0.1:{}", locked.port())).unwrap();
-    for choice in choices() {
-        let error = |outcome: redis::RedisResult<DecidedBy>| outcome.unwrap_err().to_string();
-        let by = |client: &redis::Client| {
-            let guard = BlockingGuard::new(client.clone(), choice.clone()).timeout(PATIENCE);
-            error(guard.take(KEY, limit(), Units(1)))
-        };
-        for (seen, expected) in [
-            (by(&no_module), "has not loaded redis-cell"),
-            (by(&no_password), "NOAUTH"),
-            (by(&wrong), "authentication"),
-        ] {
-            assert!(seen.contains(expected), "{expected}: {seen}");
-        }
-        // A client of a cluster on a server that is none.
-        let connect = {
-            let client = no_cluster.clone();
-            move |_| client.get_connection()
-        };
-        let guard = BlockingGuard::with_connections(connect, choice.clone()).timeout(PATIENCE);
-        let seen = error(guard.take(KEY, limit(), Units(1)));
-        assert!(seen.contains("is it one?"), "{seen}");
-    }
+    // And the connection that counts them.
+    assert_eq!(inspector.info("connected_clients"), "2");
+    guard.take(KEY, limit(), Units(1)).unwrap_err();
+    wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
+        "1" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
 }
 
 /// The server has answered, but decides nothing: a reason for the choice.

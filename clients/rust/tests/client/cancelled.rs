@@ -1,6 +1,7 @@
 //! Calls that are cancelled at each point at which they wait: they leave no unit, no place, no client in a
 //! queue and no hold behind.
 
+use crate::client;
 use crate::common::{Client, Server, wait_until};
 use crate::leased::{SOON, connect, futures_poll};
 use redis_cell_client::{
@@ -26,10 +27,6 @@ async fn polled<F: Future>(times: usize, future: F) -> (Option<F::Output>, usize
         }
     })
     .await
-}
-
-fn client(server: &Server) -> redis::Client {
-    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
 }
 
 /// Limiters of every kind, the first of which is a place.
@@ -72,9 +69,9 @@ async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
     let mut inspector = server.connect();
     // A call that is admitted at once, over a new connection and over one that is there.
     for used in [false, true] {
-        let waiter = Waiter::new(client(&server));
+        let waiter = Waiter::new(client(server.port()));
         for polls in 1.. {
-            let waiter = if used { waiter.clone() } else { Waiter::new(client(&server)) };
+            let waiter = if used { waiter.clone() } else { Waiter::new(client(server.port())) };
             let taken = polled(polls, waiter.take(all("a"), Wait::forever())).await.0;
             let done = taken.is_some();
             if done {
@@ -90,7 +87,7 @@ async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
     // A call that waits: cancelled at each poll, and in the end while it waits in the server.
     for polls in 1.. {
         inspector.call("CL.ACQUIRE {c}:busy 1 3600 stays");
-        let waiter = Waiter::new(client(&server));
+        let waiter = Waiter::new(client(server.port()));
         let call = tokio::spawn(async move { polled(polls, waiter.take(all("a"), Wait::forever())).await.0 });
         let mut waits = false;
         wait_until("the call to wait, or to be cancelled", || {

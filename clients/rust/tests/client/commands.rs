@@ -1,6 +1,7 @@
 //! Every command, typed, on every kind of connection.
 
-use crate::common::{Server, wait_until};
+use crate::common::Server;
+use crate::{client, until_waiting};
 use redis_cell_client::{
     AsyncCellCommands, BookingDecision, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek,
     MSettle, MTake, Places, Rate, Reserve, Saturate, Units, Weekday, call,
@@ -201,7 +202,7 @@ pub(crate) use each_command;
 #[test]
 fn on_a_blocking_connection() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = each_command!(client.get_connection().unwrap(),);
     refusals_are_listed(&connection.cl_top(10).unwrap());
     connection.cl_top_reset().unwrap();
@@ -218,7 +219,7 @@ fn on_a_blocking_connection_over_resp3() {
 #[tokio::test]
 async fn on_a_multiplexed_connection() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
     let mut connection = each_command!(connection, .await);
@@ -230,7 +231,7 @@ async fn on_a_multiplexed_connection() {
 #[tokio::test]
 async fn on_a_connection_manager() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let patient = redis::aio::ConnectionManagerConfig::new().set_response_timeout(None);
     each_command!(client.get_connection_manager_with_config(patient).await.unwrap(), .await);
 }
@@ -245,16 +246,12 @@ fn refusals_are_listed(rows: &[redis_cell_client::TopKey]) {
 #[test]
 fn the_command_waits_in_the_server_until_it_is_admitted() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let (mut first, mut second) = (client.get_connection().unwrap(), client.get_connection().unwrap());
     let limit = Rate::per_day(1);
     assert!(first.cl_throttle("k", limit, Units(1)).unwrap().admitted());
     let waiting = std::thread::spawn(move || second.cl_bthrottle("k", limit, Units(1), None).unwrap());
-    let mut inspector = server.connect();
-    wait_until("a client to wait", || match inspector.info("blocked_clients") {
-        seen if seen == "1" => Ok(()),
-        seen => Err(seen),
-    });
+    until_waiting(&mut server.connect(), 1);
     first.cl_refund("k", limit, Units(1)).unwrap();
     assert!(waiting.join().unwrap().is_some_and(|answer| answer.admitted()));
 }
@@ -262,7 +259,7 @@ fn the_command_waits_in_the_server_until_it_is_admitted() {
 #[test]
 fn commands_are_values_for_pipelines() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let take = || call::throttle("k", Rate::per_day(1).burst(1), Units(1)).unwrap();
     let answers: Vec<redis_cell_client::Answer> =

@@ -2,6 +2,7 @@
 
 use crate::cluster::{self, assert_no_redirections, cluster_with};
 use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, load_functions, requires};
+use crate::{calls, client};
 use redis_cell_client::{
     AsyncCellCommands, Backend, CellCommands, CellConnection, DecidedBy, Decision, Fixed, FixedWindow, Guard,
     Leased, LeasedLimit, MPeek, MTake, Places, Rate, Reserve, Saturate, Units, WhenUnavailable,
@@ -15,21 +16,8 @@ pub fn library() -> Server {
     server
 }
 
-fn client(server: &Server) -> redis::Client {
-    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
-}
-
 fn connect(server: &Server, backend: Backend) -> CellConnection<redis::Connection> {
-    CellConnection::new(client(server).get_connection().unwrap(), backend)
-}
-
-/// How often the server was called by this command.
-fn calls(client: &mut Client, command: &str) -> u64 {
-    let text = client.text("INFO commandstats");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    CellConnection::new(client(server.port()).get_connection().unwrap(), backend)
 }
 
 const LIMIT: Rate = Rate::per_day(4);
@@ -182,7 +170,7 @@ fn a_key_moves_between_the_module_and_the_library() {
 async fn asynchronous_connections_and_guards_take_it_too() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = library();
-    let connection = client(&server).get_connection_manager().await.unwrap();
+    let connection = client(server.port()).get_connection_manager().await.unwrap();
     let mut connection = CellConnection::new(connection, Backend::Auto);
     let guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
     let decided = guard.take("k", LIMIT.burst(1), Units(1)).await.unwrap();
@@ -195,7 +183,7 @@ async fn asynchronous_connections_and_guards_take_it_too() {
 async fn calls_that_are_sent_together_all_find_the_library() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = library();
-    let connection = client(&server).get_multiplexed_async_connection().await.unwrap();
+    let connection = client(server.port()).get_multiplexed_async_connection().await.unwrap();
     let connection = CellConnection::new(connection, Backend::Auto);
     let take = async |key: &str| connection.clone().cl_throttle(key, LIMIT, Units(1)).await.unwrap();
     let (first, second, third) = tokio::join!(take("a"), take("b"), take("c"));
@@ -207,7 +195,7 @@ async fn calls_that_are_sent_together_all_find_the_library() {
 async fn leases_of_units_work_by_the_library() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = library();
-    let connection = client(&server).get_connection_manager().await.unwrap();
+    let connection = client(server.port()).get_connection_manager().await.unwrap();
     let connection = CellConnection::new(connection, Backend::Auto);
     let limits = [
         ("rate", LeasedLimit::from(Rate::per_day(100).burst(99))),

@@ -1,5 +1,6 @@
 //! The layer in front of a service of tonic, with a client of tonic.
 
+use crate::client;
 use crate::common::Server;
 use crate::unavailable::NOBODY;
 use bytes::{Buf, BufMut, Bytes};
@@ -87,7 +88,7 @@ impl Service<http::Request<Body>> for Echo {
 
 /// A client of a service that admits two calls an hour of each client.
 async fn serve(redis: u16, when_unavailable: WhenUnavailable) -> tonic::client::Grpc<Channel> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
+    let client = client(redis);
     let config = ConnectionManagerConfig::new().set_response_timeout(None).set_number_of_retries(0);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     let guard = Guard::new(connection, when_unavailable).timeout(Duration::from_secs(60));

@@ -1,6 +1,7 @@
 //! The layer in services of axum, with real requests. docs/http.md explains the fields.
 
-use crate::common::{Server, wait_until};
+use crate::client;
+use crate::common::Server;
 use axum::{Router, extract::Request, routing::get};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
@@ -8,10 +9,8 @@ use redis_cell_client::{
     Units, WhenUnavailable, call,
 };
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -34,7 +33,7 @@ impl Response {
     }
 
     /// The fields of a rate limit, in the order of docs/http.md.
-    fn limits(&self) -> [Option<&str>; 6] {
+    pub fn limits(&self) -> [Option<&str>; 6] {
         [
             "ratelimit-policy",
             "ratelimit",
@@ -61,79 +60,12 @@ pub fn request(to: SocketAddr, key: &str) -> Response {
     try_request(to, key).unwrap()
 }
 
-/// A program that ends with the test.
-pub struct Program(pub Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-pub const MANIFEST: &str = env!("CARGO_MANIFEST_DIR");
-
-/// The example, as `cargo test` has built it.
-fn example() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().unwrap().parent().unwrap().join("examples/axum");
-    assert!(program.is_file(), "no {}: run `cargo test -p redis-cell-client`", program.display());
-    program
-}
-
-#[test]
-fn the_readme_shows_the_example() {
-    let read = |file: &str| std::fs::read_to_string(Path::new(MANIFEST).join(file)).unwrap();
-    let example = read("examples/axum.rs");
-    let (_, code) = example.split_once("\n\n").unwrap(); // behind its own documentation
-    assert!(
-        read("README.md").contains(&format!("```rust,no_run\n{code}```\n")),
-        "README.md has another example"
-    );
-}
-
-#[test]
-fn the_example_of_the_readme() {
-    let mut server = Server::start();
-    let listen: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let service = Command::new(example())
-        .env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()))
-        .env("LISTEN", listen.to_string())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _service = Program(service);
-    wait_until("the service to listen", || {
-        try_request(listen, "nobody").map(|_| ()).map_err(|error| error.to_string())
-    });
-    for expected in [
-        [r#""default";q=3;w=6"#, r#""default";r=2;t=2"#, "3", "2", "2"],
-        [r#""default";q=3;w=6"#, r#""default";r=1;t=2"#, "3", "1", "4"],
-        [r#""default";q=3;w=6"#, r#""default";r=0;t=2"#, "3", "0", "6"],
-    ] {
-        let response = request(listen, "a");
-        assert_eq!((response.status, response.body.as_str()), (200, "Hello\n"));
-        assert_eq!(response.limits()[..5], expected.map(Some));
-        assert_eq!(response.limits()[5], None);
-    }
-    let response = request(listen, "a");
-    let refused = [r#""default";q=3;w=6"#, r#""default";r=0;t=2"#, "3", "0", "6", "2"];
-    assert_eq!((response.status, response.limits()), (429, refused.map(Some)));
-    assert_eq!(response.field("content-type"), Some("application/problem+json"));
-    assert!(response.body.contains("quota-exceeded"), "{}", response.body);
-    assert_eq!(request(listen, "b").status, 200); // another client
-    assert_eq!(server.connect().int("EXISTS http:default:a"), 1);
-
-    // Without the server this process limits by itself, with its share: here, the whole limit.
-    server.kill();
-    let statuses: Vec<u16> = (0..4).map(|_| request(listen, "a").status).collect();
-    assert_eq!(statuses, [200, 200, 200, 429]);
-    // It comes back empty, and decides again.
-    server.restart_here();
-    wait_until("the server to decide", || match request(listen, "c").field("x-ratelimit-limit") {
-        Some("3") if server.connect().int("EXISTS http:default:c") == 1 => Ok(()),
-        seen => Err(format!("{seen:?}")),
-    });
+/// Serves an application on a free port.
+pub async fn listen(app: Router) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, app).await });
+    address
 }
 
 /// A service that admits two requests an hour.
@@ -151,7 +83,7 @@ async fn serve_by(
     policy: Policy,
 ) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
+    let client = client(redis);
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     // A server that is there answers, however busy the machine is.
@@ -171,9 +103,7 @@ async fn serve_by(
         async move || _ = handled.fetch_add(1, Relaxed)
     };
     let app = Router::new().route("/", get(handler)).layer(layer);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async { axum::serve(listener, app).await });
+    let address = listen(app).await;
     (address, handled, reported)
 }
 
@@ -321,7 +251,7 @@ async fn limits_of_every_kind_in_this_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_layers_have_a_policy_each() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
@@ -332,9 +262,7 @@ async fn several_layers_have_a_policy_each() {
     let inner = layer("inner", Fixed::new(2, FixedWindow::period(Duration::from_secs(3_600))).into());
     let outer = layer("outer", Rate::per_hour(9).burst(8).into());
     let app = Router::new().route("/", get(async || ())).layer(inner).layer(outer);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async { axum::serve(listener, app).await });
+    let address = listen(app).await;
     let responses: Vec<Response> = (0..3).map(|_| request(address, "")).collect();
     for (response, status, inner, outer) in
         [(&responses[0], 200, 1, 8), (&responses[1], 200, 0, 7), (&responses[2], 429, 0, 6)]
@@ -380,7 +308,7 @@ fn a_policy_has_a_limit_that_can_be_sent() {
 #[test]
 fn a_policy_has_a_limit_that_the_server_accepts() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let (rate, nothing) = (Rate::per_minute(5), Rate::per_minute(0));
     let minute = FixedWindow::period(Duration::from_secs(60));
@@ -418,7 +346,7 @@ fn a_policy_has_a_name_that_a_field_can_hold() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_have_a_cost_a_limit_and_an_answer_of_their_own() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let connection = ConnectionManager::new(client).await.unwrap();
     let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
     // A key such as `3/10/a` is a cost, a limit and a client.

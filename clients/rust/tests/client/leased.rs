@@ -1,6 +1,7 @@
 //! Leases of units on a real server: few calls, a limit that holds with its bound, and nothing left behind.
 
 use crate::common::{Client, Server, wait_until, wall_ns};
+use crate::{calls, client};
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{Decision, Fixed, FixedWindow, Leased, LeasedLimit, Rate, Units};
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ const KEY: &str = "hot";
 const LONG: Duration = Duration::from_secs(3_600);
 
 pub async fn connect(server: &Server) -> MultiplexedConnection {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None); // on a busy machine
     client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
@@ -33,13 +34,6 @@ async fn asks_again(leased: &Leased<MultiplexedConnection>) {
         assert!(Instant::now() < deadline, "the server is not asked again");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// How often the server has run a command.
-pub fn calls(client: &mut Client, command: &str) -> u64 {
-    let text = client.text("INFO commandstats");
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 fn remaining(client: &mut Client, limit: &str) -> i64 {

@@ -15,6 +15,8 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
+use common::{Client, wait_until};
+
 mod account;
 mod blocking;
 mod cancelled;
@@ -35,3 +37,31 @@ mod settle;
 mod tls;
 mod turns;
 mod unavailable;
+
+/// A client of the server on this port.
+fn client(port: u16) -> redis::Client {
+    redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
+}
+
+/// How often the server has run a command.
+fn calls(client: &mut Client, command: &str) -> u64 {
+    let text = client.text("INFO commandstats");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// A number of the module's section of INFO.
+fn counted(inspector: &mut Client, name: &str) -> u32 {
+    let text = inspector.text("INFO redis-cell");
+    let number =
+        |line: &str| line.strip_prefix("redis-cell_")?.strip_prefix(name)?.strip_prefix(':')?.parse().ok();
+    text.lines().find_map(number).unwrap_or_else(|| panic!("no {name}: {text}"))
+}
+
+/// Waits until as many clients wait in the server.
+fn until_waiting(inspector: &mut Client, clients: usize) {
+    wait_until("clients to wait", || match inspector.info("blocked_clients") {
+        seen if seen == clients.to_string() => Ok(()),
+        seen => Err(seen),
+    });
+}

@@ -1,7 +1,8 @@
 //! Merged calls on a real server: few calls, the answers of calls of their own, and callers that give up.
 
+use crate::calls;
 use crate::common::{Client, Server};
-use crate::leased::{SOON, calls, connect, futures_poll};
+use crate::leased::{SOON, connect, futures_poll};
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
@@ -157,23 +158,6 @@ async fn a_caller_that_is_gone_before_its_call_takes_nothing() {
     let (first, stays) = tokio::join!(first, stays);
     first.unwrap();
     assert_eq!((stays.unwrap().each[2].remaining, calls(&mut client, "cl.mtake")), (47, 2));
-}
-
-#[tokio::test]
-async fn callers_are_served_when_the_first_one_is_gone() {
-    let server = Server::start();
-    let merged = patient(&server).await;
-    let limit = Rate::per_day(100).burst(99);
-    for _ in 0..3 {
-        let mut first = Box::pin(merged.take(KEY, limit, Units(1)));
-        assert!(futures_poll(first.as_mut()).is_none());
-        let mut second = Box::pin(merged.take(KEY, limit, Units(1)));
-        assert!(futures_poll(second.as_mut()).is_none());
-        drop(first);
-        assert!(second.await.unwrap().admitted());
-        // Nobody is left in the row.
-        assert!(merged.take(KEY, limit, Units(1)).await.unwrap().admitted());
-    }
 }
 
 #[tokio::test]

@@ -2,12 +2,14 @@
 //! under load, while the server is stopped and started again, with each choice for that time.
 
 use crate::common::{Server, wait_until};
-use crate::http::{MANIFEST, Program, Response, request, try_request};
+use crate::http::{Response, request, try_request};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Instant;
+
+const MANIFEST: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The choice that the program makes, and the choices that the tests put in its place.
 const LOCAL: &str = "WhenUnavailable::Local(LocalLimiter::new(NonZeroU32::MIN))";
@@ -62,9 +64,16 @@ fn put(path: PathBuf, text: &str) {
     std::fs::rename(written, path).unwrap();
 }
 
+/// A program that ends with the test.
 struct Service {
     address: SocketAddr,
-    _program: Program,
+    program: Child,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = (self.program.kill(), self.program.wait());
+    }
 }
 
 impl Service {
@@ -76,11 +85,11 @@ impl Service {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let program = Program(program);
+        let this = Self { address, program };
         wait_until("the service to listen", || {
             try_request(address, "nobody").map(|_| ()).map_err(|error| error.to_string())
         });
-        Self { address, _program: program }
+        this
     }
 
     /// The responses to requests of eight clients at once, which all have the same key.
@@ -133,6 +142,27 @@ fn follow(name: &str, during: impl Fn(&Service)) {
     });
     service.assert_limits("after");
     assert_eq!(server.connect().int("EXISTS http:default:after"), 1);
+}
+
+/// As README.md shows it.
+#[test]
+fn the_fields_of_a_response() {
+    let server = Server::start();
+    let service = Service::start("local", server.port());
+    for (status, remaining, reset, wait) in
+        [(200, "2", "2", None), (200, "1", "4", None), (200, "0", "6", None), (429, "0", "6", Some("2"))]
+    {
+        let response = request(service.address, "a");
+        let rest = format!(r#""default";r={remaining};t=2"#);
+        let fields = [r#""default";q=3;w=6"#, &rest, "3", remaining, reset].map(Some);
+        let [others @ .., retry_after] = response.limits();
+        assert_eq!((response.status, &others, retry_after), (status, &fields, wait));
+        let refused = "application/problem+json";
+        assert_eq!(response.field("content-type") == Some(refused), status == 429, "{response:?}");
+        assert_eq!(response.body() == "Hello\n", status == 200, "{response:?}");
+    }
+    assert_eq!(request(service.address, "b").status, 200); // another client
+    assert_eq!(server.connect().int("EXISTS http:default:a"), 1);
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! Remembered refusals on a real server: few calls, and none refused that the server would admit.
 
 use crate::common::{Server, wait_until};
-use crate::leased::{SOON, calls, connect};
+use crate::leased::{SOON, connect};
+use crate::{calls, client};
+use redis::Value;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
     Answer, BlockingGuard, Decision, Fixed, FixedWindow, Guard, Limit, Rate, Refusals, Units, WhenUnavailable,
 };
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 struct Guarded {
@@ -14,7 +18,7 @@ struct Guarded {
 }
 
 async fn guarded(server: &Server) -> Guarded {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap();
     let guard = Guard::new(connect(server).await, WhenUnavailable::FailClosed).timeout(SOON);
     Guarded { guard: guard.refusals(refusals.clone()), refusals }
@@ -155,7 +159,7 @@ async fn nothing_is_recalled_while_the_server_is_silent() {
 #[tokio::test]
 async fn further_keys_and_short_waits_are_not_remembered() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap().keys(3);
     let guard = Guard::new(connect(&server).await, WhenUnavailable::FailClosed).timeout(SOON);
     let guard = guard.refusals(refusals.clone());
@@ -175,12 +179,44 @@ async fn further_keys_and_short_waits_are_not_remembered() {
     assert_eq!(refusals.keys_in_use(), 0);
 }
 
+/// With a round trip for each key, a flood would be learned more slowly than it comes.
+#[test]
+fn refused_keys_are_read_together_and_not_after_the_last_guard() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let refusals = Refusals::new(&redis::Client::open(url).unwrap()).unwrap();
+    let day = 86_400_000_000;
+    let refused = Value::Array([1, 1, 0, day, day].map(Value::Int).into());
+    let refused: Answer = redis::from_redis_value(refused).unwrap();
+    for key in 0..1_000 {
+        refusals.learn(format!("k{key}").as_bytes(), one_a_day(), Units(1), &refused);
+    }
+    // A server that answers when 200 keys have been asked for.
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let (mut bytes, mut looks) = ([0; 4_096], 0);
+    while looks < 200 {
+        let length = (&stream).read(&mut bytes).unwrap();
+        assert!(length > 0, "only {looks} keys are read together");
+        let text = String::from_utf8_lossy(&bytes[..length]);
+        looks += text.matches("CL.MPEEK").count();
+        let set_up = "%0\r\n".repeat(text.matches("HELLO").count());
+        let set_up = set_up + &"+OK\r\n".repeat(text.matches("CLIENT").count());
+        (&stream).write_all(set_up.as_bytes()).unwrap();
+    }
+    drop(refusals);
+    (&stream).write_all("-ERR no\r\n".repeat(looks).as_bytes()).unwrap();
+    let mut rest = String::new();
+    (&stream).read_to_string(&mut rest).unwrap();
+    assert!(looks + rest.matches("CL.MPEEK").count() < 1_000, "all keys are read");
+}
+
 /// Outside a runtime, a thread learns what changes.
 #[test]
 fn a_blocking_guard_remembers_refusals() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap();
     let guard = BlockingGuard::new(client, WhenUnavailable::FailClosed).timeout(SOON);
     let guard = guard.refusals(refusals.clone());

@@ -1,7 +1,8 @@
 //! Calls that may be repeated, on a way to the server that loses replies.
 
-use crate::common::{Client, Server, wait_until};
+use crate::common::{Server, wait_until};
 use crate::functions::library;
+use crate::{client, counted, until_waiting};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
     AsyncCellCommands, Backend, CellCommands, CellConnection, Difference, Fixed, FixedWindow, Flow, MSettle,
@@ -86,14 +87,6 @@ fn relay(
         scope.spawn(|| one_way(client, server, false));
         one_way(server, client, true);
     });
-}
-
-/// A number of the module's section of INFO.
-fn counted(inspector: &mut Client, name: &str) -> u32 {
-    let text = inspector.text("INFO redis-cell");
-    let line =
-        text.lines().find_map(|line| line.strip_prefix("redis-cell_")?.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap().trim().parse().unwrap()
 }
 
 fn month() -> Fixed {
@@ -209,15 +202,8 @@ fn attempts_end_after_their_number_after_their_time_and_after_an_error_of_the_ca
     assert_eq!(server.connect().int("GET {p}:paid"), 2);
 }
 
-fn blocked(inspector: &mut Client, count: &str) {
-    wait_until("clients to wait", || match inspector.info("blocked_clients") {
-        seen if seen == count => Ok(()),
-        seen => Err(seen),
-    });
-}
-
 fn waiter(server: &Server) -> Waiter {
-    Waiter::new(redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap())
+    Waiter::new(client(server.port()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,14 +226,14 @@ async fn a_wait_that_is_repeated_is_for_the_rest_of_its_time() {
         timeout.split('"').next().unwrap().replace('.', "").parse().unwrap()
     };
     let first = nanos();
-    blocked(&mut inspector, "1");
+    until_waiting(&mut inspector, 1);
     let clients = inspector.text("CLIENT LIST");
     let waiting = clients.lines().find(|line| line.contains("cmd=cl.bmtake")).unwrap();
     let id = waiting.split(' ').next().unwrap().replace("id=", "");
     inspector.call(&format!("CLIENT KILL ID {id}"));
     let second = nanos();
     assert!(second < first && first <= 20_000_000_000_000, "{first} {second}");
-    blocked(&mut inspector, "1");
+    until_waiting(&mut inspector, 1);
     inspector.call("DEL {p}:k");
     assert!(waited.await.unwrap().unwrap().unwrap().combined.admitted());
 }
@@ -264,7 +250,7 @@ async fn connections_that_break_together_are_replaced_together() {
         tokio::spawn(async move { waiter.take(take, Wait::forever()).await })
     };
     let waiting: Vec<_> = (0..8).map(|_| take("{p}:k", None)).collect();
-    blocked(&mut inspector, "8");
+    until_waiting(&mut inspector, 8);
     inspector.call("DEL {p}:k");
     for waited in waiting {
         assert!(waited.await.unwrap().unwrap().unwrap().combined.admitted());
@@ -287,15 +273,15 @@ async fn a_call_that_waits_waits_again_when_its_connection_breaks() {
         tokio::spawn(async move { waiter.take(take.fixed("{p}:k", one, Units(1)), Wait::forever()).await })
     };
     let (repeated, single) = (take(MTake::new().once(once("d", 1))), take(MTake::new()));
-    blocked(&mut inspector, "2");
+    until_waiting(&mut inspector, 2);
     inspector.call("CLIENT KILL TYPE normal SKIPME yes");
     assert!(single.await.unwrap().is_err());
-    blocked(&mut inspector, "1");
+    until_waiting(&mut inspector, 1);
     inspector.call("DEL {p}:k");
     assert!(repeated.await.unwrap().unwrap().unwrap().combined.admitted());
     // A task that is dropped leaves the queue.
     let dropped = take(MTake::new());
-    blocked(&mut inspector, "1");
+    until_waiting(&mut inspector, 1);
     dropped.abort();
-    blocked(&mut inspector, "0");
+    until_waiting(&mut inspector, 0);
 }

@@ -1,9 +1,9 @@
 //! Units that are given back to the limiters that a call took them from.
 
+use crate::client;
 use crate::common::Server;
 use redis_cell_client::{
-    AsyncCellCommands, Bucket, CellCommands, Difference, Fixed, FixedWindow, Gcra, MSettle, MTake, Rate,
-    Taken, Units,
+    Bucket, CellCommands, Difference, Fixed, FixedWindow, Gcra, MSettle, MTake, Rate, Taken, Units,
 };
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn quota() -> Fixed {
 }
 
 fn connect(server: &Server) -> redis::Connection {
-    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap().get_connection().unwrap()
+    client(server.port()).get_connection().unwrap()
 }
 
 fn take(units: u64) -> MTake {
@@ -121,15 +121,4 @@ fn units_that_were_not_taken_are_not_given_back() {
     assert_eq!(remaining(&mut connection, charge("new", Difference::Charge(Units(1)))), [9]);
     let error = connection.cl_msettle(charge("new", Difference::Refund(Units(1)))).unwrap_err();
     assert!(error.to_string().contains("no such key"), "{error}");
-}
-
-#[tokio::test]
-async fn asynchronously() {
-    let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    connection.cl_mtake(take(5)).await.unwrap();
-    let taken = connection.cl_mtake(take(5)).await.unwrap();
-    let settled = connection.cl_msettle(give_back(&taken, 5)).await.unwrap();
-    assert_eq!(settled.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [5; 4]);
 }

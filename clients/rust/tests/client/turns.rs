@@ -1,9 +1,10 @@
 //! Calls that wait for several limiters: their turns, and the layer in front of a service of axum.
 
 use crate::cluster::{cluster, errors};
-use crate::common::{Client, Server, wait_until};
-use crate::http::{Response, try_request};
+use crate::common::Server;
+use crate::http::{Response, listen, try_request};
 use crate::unavailable::{NOBODY, PATIENCE};
+use crate::{client, until_waiting};
 use axum::{Router, extract::Request, http::request::Builder, routing::get};
 use redis::IntoConnectionInfo;
 use redis_cell_client::{
@@ -19,19 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::codegen::Service;
 use tower_layer::Layer;
 
-fn client(server: &Server) -> redis::Client {
-    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
-}
-
 fn one() -> Fixed {
     Fixed::new(1, FixedWindow::period(Duration::from_secs(10_000)))
-}
-
-fn waiting(inspector: &mut Client, clients: usize) {
-    wait_until("clients to wait", || match inspector.info("blocked_clients") {
-        seen if seen == clients.to_string() => Ok(()),
-        seen => Err(seen),
-    });
 }
 
 /// The flows of calls in the order of their turns. The limiter is deleted before each turn.
@@ -40,18 +30,18 @@ fn turns(server: &Server, flows: &str, weight: impl Fn(char) -> u32, settled: u6
     inspector.call("CL.FIXED k 1 10000");
     let (said, turns) = std::sync::mpsc::channel();
     for (number, flow) in flows.chars().enumerate() {
-        let (mut client, said) = (client(server), said.clone());
+        let (mut client, said) = (client(server.port()), said.clone());
         let wait = Wait::forever().flow(Flow::new(flow.to_string()).weight(weight(flow)));
         std::thread::spawn(move || {
             let taken = client.cl_bmtake(MTake::new().fixed("k", one(), Units(1)), wait).unwrap();
             assert!(taken.unwrap().combined.admitted());
             said.send(flow).unwrap();
         });
-        waiting(&mut inspector, number + 1);
+        until_waiting(&mut inspector, number + 1);
     }
     if settled > 0 {
         let more = MSettle::new().fixed("k", one(), Difference::Charge(Units(settled)));
-        client(server).cl_msettle(more.flow(Flow::new(&flows[..1]))).unwrap();
+        client(server.port()).cl_msettle(more.flow(Flow::new(&flows[..1]))).unwrap();
     }
     let next = |_| {
         inspector.call("DEL k");
@@ -71,7 +61,7 @@ fn flows_take_turns_by_their_weights_and_by_what_they_used() {
 #[test]
 fn waits_that_end_without_units() {
     let server = Server::start();
-    let mut connection = client(&server).get_connection().unwrap();
+    let mut connection = client(server.port()).get_connection().unwrap();
     let soon = Wait::at_most(Duration::from_millis(50));
     let place = |id: &str| MTake::new().lease("busy", Places(1), Duration::from_secs(100), id);
     assert!(connection.cl_bmtake(place("a"), soon.clone()).unwrap().unwrap().combined.admitted());
@@ -94,11 +84,11 @@ fn waits_that_end_without_units() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_age_of_units_counts_from_their_turn() {
     let server = Server::start();
-    let mut connection = client(&server).get_multiplexed_async_connection().await.unwrap();
+    let mut connection = client(server.port()).get_multiplexed_async_connection().await.unwrap();
     let rate = Rate::per_second(100);
     connection.cl_throttle("k", rate, Units(100)).await.unwrap();
     let take = MTake::new().throttle("k", rate, Units(70));
-    let taken = Waiter::new(client(&server)).take(take, Wait::forever()).await.unwrap().unwrap();
+    let taken = Waiter::new(client(server.port())).take(take, Wait::forever()).await.unwrap().unwrap();
     let settle = MSettle::of(&taken).throttle("k", rate, Difference::Refund(Units(60)));
     let settled = connection.cl_msettle(settle).await.unwrap();
     assert!(settled.combined.remaining >= 50, "{settled:?}");
@@ -111,7 +101,7 @@ async fn calls_wait_in_the_node_that_has_their_keys() {
     let mut clients: Vec<_> = nodes.iter().map(Server::connect).collect();
     let down = redis::Client::open(format!("redis://127.0.0.1:{NOBODY}")).unwrap();
     assert!(Waiter::cluster([]).is_err());
-    let waiter = Waiter::cluster([down, client(&nodes[0])]).unwrap();
+    let waiter = Waiter::cluster([down, client(nodes[0].port())]).unwrap();
     let place = Places(1);
     let take = |key: &str, id: &str| MTake::new().lease(key, place, Duration::from_secs(1000), id);
     // The node of a key, and how many calls a node has redirected.
@@ -137,14 +127,14 @@ async fn calls_wait_in_the_node_that_has_their_keys() {
 
     // Its turn in another node.
     let waits = wait(keys[2], "next");
-    waiting(&mut clients[2], 1);
+    until_waiting(&mut clients[2], 1);
     clients[2].call(&format!("CL.RELEASE {} r1", keys[2]));
     assert!(waits.await.unwrap().unwrap().is_some());
 
     // The slot moves while a call waits: keys that are not there yet are in the other node, and the call
     // continues to wait there.
     let waits = wait(keys[2], "last");
-    waiting(&mut clients[2], 1);
+    until_waiting(&mut clients[2], 1);
     let moving = clients[0].int(&format!("CLUSTER KEYSLOT {}", keys[2]));
     let ids = [1, 2].map(|node: usize| nodes[node].connect().text("CLUSTER MYID"));
     clients[1].call(&format!("CLUSTER SETSLOT {moving} IMPORTING {}", ids[1]));
@@ -157,7 +147,7 @@ async fn calls_wait_in_the_node_that_has_their_keys() {
     for node in [1, 2, 0] {
         clients[node].call(&format!("CLUSTER SETSLOT {moving} NODE {}", ids[0]));
     }
-    waiting(&mut clients[1], 1);
+    until_waiting(&mut clients[1], 1);
     clients[1].call(&format!("CL.RELEASE {} next", keys[2]));
     assert!(waits.await.unwrap().unwrap().is_some());
 }
@@ -171,7 +161,7 @@ async fn a_frozen_server_ends_no_wait_later_than_the_margin() {
     let rows =
         waiters.iter().flat_map(|waiter| [(waiter, true), (waiter, false)]).flat_map(|(waiter, used)| {
             let waits = [Wait::at_most(Duration::from_millis(20)), Wait::forever().maxlen(0)];
-            waits.map(|wait| (waiter(client(&server)).connect_timeout(PATIENCE), used, wait))
+            waits.map(|wait| (waiter(client(server.port())).connect_timeout(PATIENCE), used, wait))
         });
     let rows: Vec<_> = rows.collect();
     let take = || MTake::new().throttle("k", Rate::per_second(1_000).burst(999), Units(1));
@@ -180,7 +170,7 @@ async fn a_frozen_server_ends_no_wait_later_than_the_margin() {
             waiter.clone().margin(PATIENCE).take(take(), wait.clone()).await.unwrap().unwrap();
         }
     }
-    let services = [service(client(&server), true).await, service(client(&server), false).await];
+    let services = [service(client(server.port()), true).await, service(client(server.port()), false).await];
     for to in services {
         assert!(request(to, "soon").await.body().ends_with("a turn"));
     }
@@ -218,11 +208,7 @@ async fn service(server: redis::Client, open: bool) -> SocketAddr {
     };
     let layer =
         if open { WaitLayer::fail_open(waiter, takes) } else { WaitLayer::fail_closed(waiter, takes) };
-    let app = Router::new().route("/", get(handler)).layer(layer.on_error(|error| eprintln!("{error}")));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    address
+    listen(Router::new().route("/", get(handler)).layer(layer.on_error(|error| eprintln!("{error}")))).await
 }
 
 async fn request(to: SocketAddr, key: &'static str) -> Response {
@@ -233,23 +219,23 @@ async fn request(to: SocketAddr, key: &'static str) -> Response {
 async fn requests_wait_for_their_turn() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let to = service(client(&server), false).await;
+    let to = service(client(server.port()), false).await;
     assert!(request(to, "a").await.body().ends_with("a turn"));
     assert!(request(to, "").await.body().ends_with("no turn"));
     assert_eq!(request(to, "stays").await.status, 200);
     let in_vain = request(to, "soon").await;
     assert_eq!((in_vain.status, in_vain.field("retry-after")), (429, None));
     let waiters: Vec<_> = (0..2).map(|_| tokio::spawn(request(to, "b"))).collect();
-    waiting(&mut inspector, 2);
+    until_waiting(&mut inspector, 2);
     let refused = request(to, "b").await;
     assert_eq!(refused.status, 429);
     assert!((1..=100).contains(&refused.field("retry-after").unwrap().parse().unwrap()));
     // A client that disconnects leaves the queue.
     let gone = std::net::TcpStream::connect(to).unwrap();
     std::io::Write::write_all(&mut &gone, b"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: c\r\n\r\n").unwrap();
-    waiting(&mut inspector, 3);
+    until_waiting(&mut inspector, 3);
     drop(gone);
-    waiting(&mut inspector, 2);
+    until_waiting(&mut inspector, 2);
     inspector.call("CL.RELEASE {s}:busy stays");
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap().status, 200);
@@ -290,7 +276,7 @@ async fn a_request_that_waits_holds_nothing_of_the_service() {
     let server = Server::start();
     let mut inspector = server.connect();
     inspector.call("CL.ACQUIRE busy 1 1000 stays");
-    let layer = WaitLayer::fail_closed(Waiter::new(client(&server)), |request: &Request| {
+    let layer = WaitLayer::fail_closed(Waiter::new(client(server.port())), |request: &Request| {
         request.headers().get("x-api-key")?;
         Some((MTake::new().lease("busy", Places(1), Duration::from_secs(1000), "a"), Wait::forever()))
     });
@@ -304,13 +290,13 @@ async fn a_request_that_waits_holds_nothing_of_the_service() {
         })
     };
     let waits = send(Request::builder().header("x-api-key", "a"));
-    waiting(&mut inspector, 1);
+    until_waiting(&mut inspector, 1);
     let other = tokio::time::timeout(PATIENCE, send(Request::builder())).await;
     assert_eq!(other.expect("the other request waits too").unwrap(), 200);
     // When the turn comes, the service is not ready yet.
     let permit = narrow.0.clone().try_acquire_owned().unwrap();
     inspector.call("CL.RELEASE busy stays");
-    waiting(&mut inspector, 0);
+    until_waiting(&mut inspector, 0);
     drop(permit);
     assert_eq!(waits.await.unwrap(), 200);
 }
@@ -323,5 +309,5 @@ async fn without_a_server_the_choice_decides_and_an_error_of_the_call_is_one() {
     assert!(request(service(nobody, true).await, "a").await.body().ends_with("no turn"));
     let server = Server::start();
     server.connect().call("RPUSH {s}:busy x");
-    assert_eq!(request(service(client(&server), true).await, "a").await.status, 500);
+    assert_eq!(request(service(client(server.port()), true).await, "a").await.status, 500);
 }

@@ -1,14 +1,17 @@
 //! An unavailable server: nobody listens, the process is frozen, it comes back, a replica takes over. And no
 //! call is sent twice.
 
-use crate::cluster::{client, cluster, errors, move_slot};
+use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
 use crate::common::{Client, Options, Server, wait_until};
-use redis::ErrorKind;
+use crate::leased::SOON;
+use crate::{client, counted};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::cluster::ClusterClient;
+use redis::{ErrorKind, RedisResult};
 use redis_cell_client::{
-    Answer, AsyncCellCommands, BlockingGuard, CellCommands, DecidedBy, Decision, Fixed, FixedWindow, Guard,
-    Limit, LocalLimiter, MTake, Quantity, Rate, Saturate, Together, Units, WhenUnavailable, call,
-    is_unavailable,
+    Answer, AsyncCellCommands, Backend, BlockingGuard, CellCommands, CellConnection, DecidedBy, Decision,
+    Fixed, FixedWindow, Guard, Limit, LocalLimiter, MTake, Quantity, Rate, Saturate, Together, Units,
+    WhenUnavailable, call, is_unavailable,
 };
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
@@ -33,64 +36,147 @@ pub fn two_processes() -> LocalLimiter {
 /// A port on which nobody listens. One that was free a moment ago is taken by the next server that starts.
 pub const NOBODY: u16 = 1;
 
-fn manager(port: u16) -> ConnectionManager {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+fn manager(client: redis::Client) -> ConnectionManager {
     // Without a timeout of its own, so that the guard's is the one that ends a call.
     let config = ConnectionManagerConfig::new().set_response_timeout(None).set_number_of_retries(0);
     ConnectionManager::new_lazy_with_config(client, config).unwrap()
 }
 
+/// A guard of asynchronous code or of blocking code.
+#[derive(Clone)]
+enum Any {
+    Async(Guard<ConnectionManager>),
+    Blocking(BlockingGuard),
+}
+
+impl Any {
+    /// Both, whose calls are all sent, and wait for a busy machine.
+    fn both(client: &redis::Client, choice: &WhenUnavailable) -> [Self; 2] {
+        let asynchronous = Guard::new(manager(client.clone()), choice.clone());
+        let blocking = BlockingGuard::new(client.clone(), choice.clone());
+        [
+            Self::Async(asynchronous.timeout(PATIENCE).ask_again(Duration::ZERO)),
+            Self::Blocking(blocking.timeout(PATIENCE).ask_again(Duration::ZERO)),
+        ]
+    }
+
+    fn timeout(self, timeout: Duration) -> Self {
+        match self {
+            Self::Async(guard) => Self::Async(guard.timeout(timeout)),
+            Self::Blocking(guard) => Self::Blocking(guard.timeout(timeout)),
+        }
+    }
+
+    fn ask_again(self, pause: Duration) -> Self {
+        match self {
+            Self::Async(guard) => Self::Async(guard.ask_again(pause)),
+            Self::Blocking(guard) => Self::Blocking(guard.ask_again(pause)),
+        }
+    }
+
+    async fn take(
+        &self,
+        key: &str,
+        limit: impl Into<Limit>,
+        quantity: impl Into<Quantity>,
+    ) -> RedisResult<DecidedBy> {
+        match self {
+            Self::Async(guard) => ends("a call", guard.take(key, limit, quantity)).await,
+            Self::Blocking(guard) => {
+                let (guard, key) = (guard.clone(), key.to_owned());
+                let (limit, quantity) = (limit.into(), quantity.into());
+                blocking("a blocking call", move || guard.take(key, limit, quantity)).await
+            }
+        }
+    }
+
+    async fn ask(&self) -> DecidedBy {
+        self.take(KEY, limit(), Units(1)).await.unwrap()
+    }
+
+    /// Calls until the server answers. Returns how often.
+    async fn asked_until_it_answers(&self) -> u32 {
+        for asked in 1..=360 {
+            if matches!(self.ask().await, DecidedBy::Server(_)) {
+                return asked;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the server does not answer: {:?}", self.ask().await);
+    }
+}
+
+/// The outcome of a call that must end, although the server may not reply.
+async fn ends<T>(what: &str, call: impl Future<Output = T>) -> T {
+    tokio::time::timeout(2 * PATIENCE, call).await.unwrap_or_else(|_| panic!("{what} does not end"))
+}
+
+/// Like [`ends`], of blocking code, in a thread for which nobody waits if it does not end.
+async fn blocking<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, outcome) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || sender.send(call()));
+    ends(what, outcome).await.unwrap()
+}
+
 /// A guard whose calls are all sent, and wait for a busy machine.
 fn patient(port: u16, choice: WhenUnavailable) -> Guard<ConnectionManager> {
-    Guard::new(manager(port), choice).timeout(PATIENCE).ask_again(Duration::ZERO)
+    Guard::new(manager(client(port)), choice).timeout(PATIENCE).ask_again(Duration::ZERO)
 }
 
 async fn ask<C: ConnectionLike + Clone + Send + Sync + 'static>(guard: &Guard<C>) -> DecidedBy {
     guard.take(KEY, limit(), Units(1)).await.unwrap()
 }
 
-/// The three choices on a connection whose server is unavailable.
-async fn assert_each_choice<C: ConnectionLike + Clone + Send + Sync + 'static>(connection: C) {
-    let open = Guard::new(connection.clone(), WhenUnavailable::FailOpen).ask_again(NEVER);
-    let closed = Guard::new(connection.clone(), WhenUnavailable::FailClosed).ask_again(NEVER);
-    let local = Guard::new(connection, WhenUnavailable::Local(two_processes())).ask_again(NEVER);
-    for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
-        let decided = ask(&open).await;
-        assert!(matches!(decided, DecidedBy::FailedOpen(_)) && decided.admitted(), "{decided:?}");
-        assert!(decided.answer().is_none() && decided.error().is_some());
-        let decided = ask(&closed).await;
-        assert!(matches!(decided, DecidedBy::FailedClosed(_)) && !decided.admitted(), "{decided:?}");
-        // Two of the four units are this process's.
-        let decided = ask(&local).await;
-        assert!(matches!(decided, DecidedBy::Local { .. }), "{decided:?}");
-        assert_eq!((decided.admitted(), decided.answer().unwrap().limit), (processed, 2), "{decided:?}");
-        assert_eq!(decided.answer().unwrap().remaining, remaining);
+/// A guard with each of the three choices, whose server is unavailable.
+async fn assert_each_choice(guard: impl Fn(&WhenUnavailable) -> Any) {
+    for choice in choices() {
+        let guard = guard(&choice);
+        for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
+            let decided = guard.ask().await;
+            assert!(decided.error().is_some(), "{decided:?}");
+            let (admitted, is_right) = match choice {
+                WhenUnavailable::FailOpen => (true, matches!(decided, DecidedBy::FailedOpen(_))),
+                WhenUnavailable::FailClosed => (false, matches!(decided, DecidedBy::FailedClosed(_))),
+                _ => (processed, matches!(decided, DecidedBy::Local { .. })),
+            };
+            assert!(is_right && decided.admitted() == admitted, "{decided:?}");
+            // Two of the four units are this process's.
+            let local = matches!(choice, WhenUnavailable::Local(_)).then_some((2, remaining));
+            assert_eq!(decided.answer().map(|answer| (answer.limit, answer.remaining)), local);
+        }
     }
 }
 
 /// How many calls of CL.THROTTLE the server has answered.
-pub fn served(client: &mut Client) -> u64 {
-    let text = client.text("INFO redis-cell");
-    let count = |field: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("no {field}: {text}")).parse().unwrap()
-    };
-    count("redis-cell_throttle_admitted") + count("redis-cell_throttle_refused")
+pub fn served(client: &mut Client) -> u32 {
+    ["admitted", "refused"].map(|outcome| counted(client, &format!("throttle_{outcome}"))).iter().sum()
 }
 
 #[tokio::test]
 async fn nobody_listens() {
-    assert_each_choice(manager(NOBODY)).await;
+    for sort in [0, 1] {
+        assert_each_choice(|choice| Any::both(&client(NOBODY), choice)[sort].clone()).await;
+    }
 }
 
 #[tokio::test]
 async fn a_frozen_server() {
     let server = Server::start();
-    let connection = manager(server.port());
+    let connection = manager(client(server.port()));
     let guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(PATIENCE);
     assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
     server.signal("STOP");
-    assert_each_choice(connection).await;
+    let soon = Duration::from_millis(50);
+    assert_each_choice(|choice| {
+        let used = Guard::new(connection.clone(), choice.clone());
+        Any::Async(used.timeout(Guard::<ConnectionManager>::TIMEOUT).ask_again(NEVER))
+    })
+    .await;
+    // A server that is frozen accepts connections, and does not set them up.
+    for sort in [0, 1] {
+        assert_each_choice(|choice| Any::both(&client(server.port()), choice)[sort].clone().timeout(soon))
+            .await;
+    }
     server.signal("CONT");
     let mut client = server.connect();
     // The first call of each was sent, and has waited in the server's socket. It is served once.
@@ -102,70 +188,118 @@ async fn a_frozen_server() {
     assert_eq!(served(&mut client), 5);
 }
 
+/// On each connection that a guard takes, whether it has been used before or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_ends_each_call_on_any_connection() {
+    let nodes = cluster();
+    let (single, several) = (client(nodes[0].port()), cluster_client(&nodes));
+    let soon = Duration::from_millis(100);
+    let choice = || WhenUnavailable::FailClosed;
+    let key = (0..1_000)
+        .map(|n| format!("{n}"))
+        .find(|key| nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}")) < 5461);
+    let key = key.unwrap();
+    let auto = || Guard::new(CellConnection::new(manager(single.clone()), Backend::Auto), choice());
+    let asynchronous = [auto(), auto()];
+    let connection = || async { several.get_async_connection().await.unwrap() };
+    let clustered = [Guard::new(connection().await, choice()), Guard::new(connection().await, choice())];
+    let auto = || {
+        let client = single.clone();
+        let connect = move |timeout| {
+            Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, Backend::Auto))
+        };
+        BlockingGuard::with_connections(connect, choice())
+    };
+    let blocking_auto = [auto(), auto()];
+    let connect = || {
+        let several = several.clone();
+        BlockingGuard::with_connections(move |_| several.get_connection(), choice())
+    };
+    let blocking_cluster = [connect(), connect()];
+    let take = |patience| {
+        let calls =
+            (asynchronous.clone(), clustered.clone(), blocking_auto.clone(), blocking_cluster.clone());
+        let key = key.clone();
+        async move |used: usize| {
+            let (one, two) =
+                (calls.0[used].clone().timeout(patience), calls.1[used].clone().timeout(patience));
+            let (three, four) =
+                (calls.2[used].clone().timeout(patience), calls.3[used].clone().timeout(patience));
+            let (again, key) = (key.clone(), key.clone());
+            [
+                ends("Auto", one.take(&key, limit(), Units(0))).await,
+                ends("a cluster", two.take(&key, limit(), Units(0))).await,
+                blocking("blocking, Auto", move || three.take(again, limit(), Units(0))).await,
+                blocking("blocking, a cluster", move || four.take(key, limit(), Units(0))).await,
+            ]
+        }
+    };
+    for decided in take(PATIENCE)(1).await {
+        assert!(matches!(decided, Ok(DecidedBy::Server(_))), "{decided:?}");
+    }
+    for node in &nodes {
+        node.signal("STOP");
+    }
+    for used in [0, 1] {
+        for decided in take(soon)(used).await {
+            assert!(matches!(decided, Ok(DecidedBy::FailedClosed(_))), "used: {used}, {decided:?}");
+        }
+    }
+}
+
 /// As in Python. Without that, each call of an outage would wait for the timeout.
 #[tokio::test]
 async fn an_unavailable_server_gets_one_call_and_the_others_follow_it() {
-    let server = Server::start();
-    let mut inspector = server.connect();
-    let guard = Guard::new(manager(server.port()), WhenUnavailable::FailClosed).ask_again(NEVER);
-    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
-    server.signal("STOP");
-    assert!(matches!(ask(&guard).await, DecidedBy::FailedClosed(_)));
-    let patient = guard.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
-    for _ in 0..100 {
-        assert!(matches!(ask(&patient).await, DecidedBy::FailedClosed(_)));
-    }
-    server.signal("CONT");
-    assert!(matches!(ask(&patient).await, DecidedBy::FailedClosed(_)));
-    // This call is sent, and an error of the call is an answer.
-    inspector.call("LPUSH other x");
-    let again = patient.clone().ask_again(Duration::ZERO);
-    let error = again.take("other", limit(), Units(1)).await.unwrap_err();
-    assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
-    assert!(matches!(ask(&patient).await, DecidedBy::Server(_)));
-    assert_eq!(served(&mut inspector), 3);
-}
-
-#[tokio::test]
-async fn a_server_that_comes_back() {
-    let mut server = Server::start();
-    let guard = patient(server.port(), WhenUnavailable::Local(two_processes()));
-    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
-    server.kill();
-    let decided = ask(&guard).await;
-    assert!(matches!(decided, DecidedBy::Local { .. }), "{decided:?}");
-    server.restart_here();
-    let asked = asked_until_it_answers(&guard).await;
-    assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
-}
-
-/// Calls until the server answers. Returns how often.
-async fn asked_until_it_answers<C: ConnectionLike + Clone + Send + Sync + 'static>(guard: &Guard<C>) -> u64 {
-    for asked in 1..=360 {
-        if matches!(ask(guard).await, DecidedBy::Server(_)) {
-            return asked;
+    for sort in [0, 1] {
+        let server = Server::start();
+        let mut inspector = server.connect();
+        let guard =
+            Any::both(&client(server.port()), &WhenUnavailable::FailClosed)[sort].clone().ask_again(NEVER);
+        assert!(matches!(guard.ask().await, DecidedBy::Server(_)));
+        server.signal("STOP");
+        let hasty = guard.timeout(Duration::from_millis(500));
+        assert!(matches!(hasty.ask().await, DecidedBy::FailedClosed(_)));
+        let patient = hasty.timeout(Duration::MAX); // a clone knows what the first one has learned
+        for _ in 0..100 {
+            assert!(matches!(patient.ask().await, DecidedBy::FailedClosed(_)));
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        server.signal("CONT");
+        assert!(matches!(patient.ask().await, DecidedBy::FailedClosed(_)));
+        // This call is sent, and an error of the call is an answer.
+        inspector.call("LPUSH other x");
+        let again = patient.clone().ask_again(Duration::ZERO);
+        let error = again.take("other", limit(), Units(1)).await.unwrap_err();
+        assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
+        assert!(matches!(patient.ask().await, DecidedBy::Server(_)));
+        assert_eq!(served(&mut inspector), 3);
     }
-    panic!("the server does not answer: {:?}", ask(guard).await);
 }
 
+/// With a call on its way when the server dies, and without one.
 #[tokio::test]
-async fn a_call_that_was_on_its_way_when_the_server_died_is_not_sent_again() {
-    let mut server = Server::start();
-    let guard = patient(server.port(), WhenUnavailable::FailClosed);
-    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
-    server.signal("STOP");
-    let call = tokio::spawn({
-        let guard = guard.clone();
-        async move { ask(&guard).await }
-    });
-    tokio::time::sleep(Duration::from_millis(100)).await; // it may also die before the call is sent
-    server.kill();
-    assert!(matches!(call.await.unwrap(), DecidedBy::FailedClosed(_)));
-    server.restart_here();
-    let asked = asked_until_it_answers(&guard).await;
-    assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
+async fn a_server_that_comes_back_has_served_each_call_once() {
+    for (sort, is_on_its_way) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut server = Server::start();
+        let guard = Any::both(&client(server.port()), &WhenUnavailable::FailClosed)[sort].clone();
+        assert!(matches!(guard.ask().await, DecidedBy::Server(_)));
+        let call = is_on_its_way.then(|| {
+            server.signal("STOP");
+            let guard = guard.clone();
+            tokio::spawn(async move { guard.ask().await })
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await; // it may also die before the call is sent
+        server.kill();
+        let decided = match call {
+            Some(call) => call.await.unwrap(),
+            None => guard.ask().await,
+        };
+        assert!(matches!(decided, DecidedBy::FailedClosed(_)), "{decided:?}");
+        server.restart_here();
+        let asked = guard.asked_until_it_answers().await;
+        // Of a blocking guard, no connection of before is left.
+        assert!(asked == 1 || matches!(guard, Any::Async(_)), "asked {asked} times");
+        assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
+    }
 }
 
 #[tokio::test]
@@ -230,23 +364,33 @@ async fn errors_of_the_call_and_of_the_set_up_are_errors_in_every_choice() {
     locked.connect().call("CONFIG SET requirepass secret");
     server.connect().call("LPUSH k x");
     let wrong = redis::Client::open(format!("redis://:wrong@127.0.0.1:{}", locked.port())).unwrap();
+    let no_cluster = ClusterClient::new([format!("redis://127.0.0.1:{}", without.port())]).unwrap();
     for choice in choices() {
-        // Within the timeout that a guard has by default.
-        let once = ConnectionManagerConfig::new().set_number_of_retries(0);
-        let connection = ConnectionManager::new_lazy_with_config(wrong.clone(), once).unwrap();
-        let guard = Guard::new(connection, choice.clone());
-        assert_eq!(
-            guard.take(KEY, limit(), Units(1)).await.unwrap_err().kind(),
-            ErrorKind::AuthenticationFailed
-        );
-        for (server, expected) in
-            [(&server, "value: \"k\""), (&without, "has not loaded redis-cell"), (&locked, "NOAUTH")]
-        {
-            let guard = Guard::new(manager(server.port()), choice.clone()).timeout(PATIENCE);
-            let error = guard.take(KEY, limit(), Units(1)).await.unwrap_err();
-            assert!(error.to_string().contains(expected), "{expected}: {error}");
-            assert!(!is_unavailable(&error), "{error}");
+        for (client, expected) in [
+            (client(server.port()), "value: \"k\""),
+            (client(without.port()), "has not loaded redis-cell"),
+            (client(locked.port()), "NOAUTH"),
+            (wrong.clone(), "authentication"),
+        ] {
+            for guard in Any::both(&client, &choice) {
+                // Within the timeout that a guard has by default.
+                let guard = if expected == "authentication" { guard.timeout(SOON) } else { guard };
+                let error = guard.take(KEY, limit(), Units(1)).await.unwrap_err();
+                assert!(
+                    error.to_string().to_lowercase().contains(&expected.to_lowercase()),
+                    "{expected}: {error}"
+                );
+                assert!(!is_unavailable(&error), "{error}");
+            }
         }
+        // A client of a cluster on a server that is none.
+        let connect = {
+            let client = no_cluster.clone();
+            move |_| client.get_connection()
+        };
+        let guard = BlockingGuard::with_connections(connect, choice.clone()).timeout(PATIENCE);
+        let error = guard.take(KEY, limit(), Units(1)).unwrap_err();
+        assert!(error.to_string().contains("is it one?"), "{error}");
     }
 }
 
@@ -267,12 +411,9 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
     ];
     for choice in choices() {
         for port in [server.port(), NOBODY] {
-            let guard = Guard::new(manager(port), choice.clone()).timeout(PATIENCE);
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-            let blocking = BlockingGuard::new(client, choice.clone()).timeout(PATIENCE);
-            for (limit, take, expected) in calls {
-                for outcome in [guard.take(KEY, limit, take).await, blocking.take(KEY, limit, take)] {
-                    let error = outcome.unwrap_err();
+            for guard in Any::both(&client(port), &choice) {
+                for (limit, take, expected) in calls {
+                    let error = guard.take(KEY, limit, take).await.unwrap_err();
                     assert!(error.to_string().contains(expected), "{expected}: {error}");
                     assert_eq!(error.kind(), ErrorKind::Client);
                 }
@@ -283,7 +424,7 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
     assert_eq!(served(&mut inspector), 0);
     assert!(!inspector.text("INFO commandstats").contains("cmdstat_cl."));
     // The server decides whether an instant has passed. It rejects the call, and is available.
-    let guard = Guard::new(manager(server.port()), WhenUnavailable::FailOpen).timeout(PATIENCE);
+    let guard = patient(server.port(), WhenUnavailable::FailOpen);
     let passed = SystemTime::now() - Duration::from_secs(3_600);
     let error = guard.take(KEY, until(passed), Units(1)).await.unwrap_err();
     assert!(error.to_string().contains("UNTIL"), "{error}");
@@ -295,20 +436,18 @@ async fn more_than_the_limit_is_refused_permanently_whether_the_server_is_availa
     let server = Server::start();
     for choice in choices() {
         for port in [server.port(), NOBODY] {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-            let blocking = BlockingGuard::new(client, choice.clone()).timeout(PATIENCE);
-            let guard = Guard::new(manager(port), choice.clone()).timeout(PATIENCE);
-            for (index, limit) in kinds(8).into_iter().enumerate() {
-                let key = format!("more:{index}");
-                for decided in [
-                    guard.take(&key, limit, Units(9)).await.unwrap(),
-                    blocking.take(&key, limit, Units(9)).unwrap(),
-                ] {
+            for guard in Any::both(&client(port), &choice) {
+                for (index, limit) in kinds(8).into_iter().enumerate() {
+                    let key = format!("more:{index}");
+                    let decided = guard.take(&key, limit, Units(9)).await.unwrap();
                     assert!(decided.refused_forever() && !decided.admitted(), "{limit:?}: {decided:?}");
                     assert_eq!(decided.error().is_none(), port == server.port(), "{decided:?}");
+                    // No more than are available.
+                    assert!(
+                        !guard.take(&key, limit, Saturate(9)).await.unwrap().refused_forever(),
+                        "{limit:?}"
+                    );
                 }
-                // No more than are available.
-                assert!(!guard.take(&key, limit, Saturate(9)).await.unwrap().refused_forever(), "{limit:?}");
             }
         }
     }
@@ -317,7 +456,7 @@ async fn more_than_the_limit_is_refused_permanently_whether_the_server_is_availa
 #[tokio::test]
 async fn a_guard_follows_a_slot_that_moves() {
     let nodes = cluster();
-    let connection = client(&nodes).get_async_connection().await.unwrap();
+    let connection = cluster_client(&nodes).get_async_connection().await.unwrap();
     let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(PATIENCE);
     assert!(matches!(guard.take(KEY, limit(), Units(0)).await.unwrap(), DecidedBy::Server(_)));
     move_slot(&nodes, KEY);
@@ -326,7 +465,8 @@ async fn a_guard_follows_a_slot_that_moves() {
     assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 3), "{decided:?}");
     // A client of a single server cannot follow.
     let owner = nodes.iter().find(|node| !errors(node, "MOVED").is_empty()).unwrap();
-    let alone = Guard::new(manager(owner.port()), WhenUnavailable::FailOpen).timeout(Duration::from_secs(2));
+    let alone =
+        Guard::new(manager(client(owner.port())), WhenUnavailable::FailOpen).timeout(Duration::from_secs(2));
     let error = alone.take(KEY, limit(), Units(1)).await.unwrap_err();
     assert_eq!(error.code(), Some("MOVED"), "{error}");
 }
@@ -351,7 +491,7 @@ fn break_connections(nodes: &[Server]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
     let nodes = cluster();
-    let mut connection = client(&nodes).get_async_connection().await.unwrap();
+    let mut connection = cluster_client(&nodes).get_async_connection().await.unwrap();
     connection.cl_throttle(KEY, limit(), Units(4)).await.unwrap();
     let call = tokio::spawn(async move { connection.cl_bthrottle(KEY, limit(), Units(1), None).await });
     break_connections(&nodes);
@@ -363,7 +503,7 @@ async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
 #[test]
 fn a_blocking_connection_to_a_cluster_whose_retries_are_off_sends_a_call_once() {
     let nodes = cluster();
-    let mut connection = client(&nodes).get_connection().unwrap();
+    let mut connection = cluster_client(&nodes).get_connection().unwrap();
     connection.cl_throttle(KEY, limit(), Units(4)).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(connection.cl_bthrottle(KEY, limit(), Units(1), None)));
@@ -409,7 +549,7 @@ fn kinds(units: u64) -> [Limit; 7] {
 #[test]
 fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let takes: [Quantity; 7] = [
         Units(3).into(),
@@ -442,7 +582,7 @@ fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
 #[test]
 fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
     let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let client = client(server.port());
     let mut connection = client.get_connection().unwrap();
     let local = LocalLimiter::new(NonZeroU32::MIN);
     let limits: Vec<(String, Limit)> =
