@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Literal, TypeAlias, TypeVar, cast
 
-from .times import Seconds, micros
+from .times import LAST_LEASE, Seconds, micros, micros_ahead
 
 T = TypeVar("T")
 
@@ -221,9 +221,9 @@ class Fixed:
                 whole(self.per.first_day, "first_day", 1, _FIRST_DAYS[self.per.unit])
         elif isinstance(self.per, Total):
             if self.per.idle is not None:
-                micros(self.per.idle, "idle", least=1)
+                micros_ahead(self.per.idle, "idle")
         elif self.per is not None:
-            micros(self.per, "per", least=1)
+            micros_ahead(self.per, "per")
 
     @classmethod
     def per_hour(cls, limit: int, *, utc_offset: timedelta = timedelta(0)) -> Fixed:
@@ -282,12 +282,13 @@ class _Sliding:
 
     kind: ClassVar[str]
     _most: ClassVar[int] = MOST
+    _periods: ClassVar[int] = 1
     limit: int
     per: Seconds
 
     def __init__(self, limit: int, *, per: Seconds) -> None:
         whole(limit, "limit", 1, self._most)
-        micros(per, "per", least=1)
+        micros_ahead(per, "per", times=self._periods)
         object.__setattr__(self, "limit", limit)
         object.__setattr__(self, "per", per)
 
@@ -302,6 +303,7 @@ class Window(_Sliding):
     """A sliding window of `limit` units per `per`, estimated from two counters."""
 
     kind = "WINDOW"
+    _periods = 2
     __slots__ = ()
 
 
@@ -324,7 +326,7 @@ class Lease:
 
     def __init__(self, places: int, *, lease: Seconds, holder: str | bytes) -> None:
         whole(places, "places", 1)
-        micros(lease, "lease", least=1)
+        micros_ahead(lease, "lease", last=LAST_LEASE)
         of_kind(holder, "holder", str, bytes)
         object.__setattr__(self, "places", places)
         object.__setattr__(self, "lease", lease)
