@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from .answers import Key
-from .connecting import async_connection_of, connect, connection_of, library
+from .connecting import async_connection_of, async_find_nodes, connection_of, find_nodes, in_time, library, patience
 from .limiters import Argument, Arguments
 from .steps import Steps
 
@@ -29,8 +29,9 @@ class Ready(Protocol):
 
 
 MARGIN = 5.0
-"""How long connecting may take, and how long after the end of its wait in the server a call's reply may arrive, in
-seconds. The reply to a call that does not wait has the timeout of its client, or this time if the client has none."""
+"""How long each of these may take, in seconds: to find the nodes of a cluster, to connect, to write, and to reply after
+the end of a wait in the server. A write, and the reply to a call that does not wait, have the timeout of their client,
+or this time if the client has none."""
 REDIRECTIONS = 16
 """The number of times that a call is sent in a cluster that redirects it, before an error is raised."""
 PAUSE = 0.05
@@ -88,6 +89,10 @@ class _Link:
         """Prepares a cluster's client for a call."""
         raise NotImplementedError
 
+    def _find_nodes(self) -> Any:
+        """Reads the nodes of a cluster again."""
+        raise NotImplementedError
+
     def send_many(self, calls: list[Arguments]) -> Any:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         raise NotImplementedError
@@ -110,7 +115,7 @@ class _Link:
             except self.errors.AskError as error:
                 node, asking = (yield from self._node(error)), True
             except self.errors.MovedError:
-                yield self.client.nodes_manager.initialize
+                yield self._find_nodes
                 node, asking = self.client.get_node_from_key(key), False
             except self.errors.TryAgainError:
                 if held != 0 or attempt + 1 == REDIRECTIONS:
@@ -138,13 +143,13 @@ class _Link:
     def _refresh(self) -> Steps[None]:
         yield self._begin
         if self.stale:
-            yield self.client.nodes_manager.initialize
+            yield self._find_nodes
             self.stale = False
 
     def _node(self, error: Any) -> Steps[Any]:
         node = self.client.get_node(host=error.host, port=error.port)
         if node is None:
-            yield self.client.nodes_manager.initialize
+            yield self._find_nodes
             node = self.client.get_node(host=error.host, port=error.port)
         if node is None:
             raise error
@@ -164,17 +169,26 @@ class Link(_Link):
     def _begin(self) -> None:
         pass
 
+    def _find_nodes(self) -> None:
+        find_nodes(self.client.nodes_manager, MARGIN)
+
     def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         connection = connection_of(self.client.connection_pool, MARGIN)
         try:
-            connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
+            self._write(connection, calls)
             return [self._reply(connection) for _ in calls]
         except BaseException:
             connection.disconnect()
             raise
         finally:
             self.client.connection_pool.release(connection)
+
+    def _write(self, connection: Any, calls: list[Arguments]) -> None:
+        """Sends calls in one write."""
+        with patience(connection, MARGIN):
+            packed = connection.pack_commands([_now(arguments) for arguments in calls])
+            connection.send_packed_command(packed, check_health=False)
 
     def _reply(self, connection: Any) -> Any:
         try:
@@ -183,10 +197,10 @@ class Link(_Link):
             return error
 
     def _read(self, connection: Any, held: float | None) -> Any:
-        bounded = held != 0 or connection.socket_timeout is None
-        if bounded and not connection.can_read(None if held is None else held + MARGIN):
+        if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
             raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds")
-        return connection.read_response()
+        with patience(connection, MARGIN):
+            return connection.read_response()
 
     def _once(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
@@ -201,9 +215,9 @@ class Link(_Link):
                 raise
         try:
             if asking:
-                connection.send_command("ASKING")
+                self._write(connection, [("ASKING",)])
                 self._read(connection, 0)
-            connection.send_command(*_now(arguments))
+            self._write(connection, [arguments])
             return self._read(connection, held)
         except self.errors.ResponseError as error:
             if isinstance(error, self.errors.ReadOnlyError):
@@ -235,6 +249,19 @@ def leave_queue(connection: Any) -> None:
 
 _left: weakref.WeakSet[Any] = weakref.WeakSet()
 """The connections over which nothing more can be sent."""
+
+
+@contextmanager
+def _patience(connection: Any) -> Generator[None, None, None]:
+    """Gives a connection for asyncio that has no timeout a timeout of `MARGIN`."""
+    if connection.socket_timeout is not None:
+        yield
+        return
+    connection.socket_timeout = MARGIN
+    try:
+        yield
+    finally:
+        connection.socket_timeout = None
 
 
 def _release(node: Any, connection: Any) -> None:
@@ -287,7 +314,12 @@ class AsyncLink(_Link):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _begin(self) -> None:
-        await self.client.initialize()
+        if getattr(self.client, "_initialize", True):
+            await async_find_nodes(self.client.nodes_manager, self.client.initialize, MARGIN)
+
+    async def _find_nodes(self) -> None:
+        manager = self.client.nodes_manager
+        await async_find_nodes(manager, manager.initialize, MARGIN)
 
     async def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
@@ -303,25 +335,22 @@ class AsyncLink(_Link):
             await pool.release(connection)
 
     async def _write(self, connection: Any, calls: list[Arguments]) -> None:
-        """Sends calls in one write."""
-        await self._connect(connection)
-        await connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
-
-    async def _connect(self, connection: Any) -> None:
-        """Connects a connection that the server has closed, or that a node of a cluster has just made."""
+        """Sends calls in one write. Connects a connection that the server has closed, or that a node of a cluster has
+        just made."""
         if _is_broken(connection):
             await connection.disconnect(nowait=True)
-        await connect(connection, MARGIN)
+        if not connection.is_connected:
+            await in_time(connection, connection.connect, MARGIN)
+        elif connection.health_check_interval:
+            await in_time(connection, connection.check_health, MARGIN)
+        packed = connection.pack_commands([_now(arguments) for arguments in calls])
+        with _patience(connection):
+            await connection.send_packed_command(packed, check_health=False)
 
     async def _read(self, connection: Any) -> Any:
         """Reads the reply to a call that does not wait."""
-        if connection.socket_timeout is not None:
+        with _patience(connection):
             return await connection.read_response()
-        connection.socket_timeout = MARGIN
-        try:
-            return await connection.read_response()
-        finally:
-            connection.socket_timeout = None
 
     async def _reply(self, connection: Any) -> Any:
         try:
@@ -415,8 +444,7 @@ class AsyncLink(_Link):
 
     async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
         try:
-            await self._connect(connection)
-            await connection.send_command(*_now(arguments))
+            await self._write(connection, [arguments])
             if held == 0:
                 return await self._read(connection)
             # The connection's own timeout would end the wait and return None, like a call that was not admitted.
