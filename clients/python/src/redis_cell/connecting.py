@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _time(pool: Any, blocking: bool) -> None:
 
         def timed(**options: Any) -> Any:
             connection = kind(**options)
-            connection.__class__ = _timed(type(connection), blocking)
+            connection.__class__ = _timed(cast(Any, type(connection)), blocking)
             return connection
 
         setattr(timed, TIMED, True)
