@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import inspect
 import os
 import signal
 import threading
@@ -17,7 +16,7 @@ import pytest
 import redis
 
 import servers
-from conftest import cell_of, client_class, close
+from conftest import awaited, cell_of, client_class, close
 from redis_cell import AsyncCell, Cell, Lease, Rate, Take, wire
 from test_backend import LIBRARY
 
@@ -95,10 +94,6 @@ async def fails_in_time(cell: Any, method: str, *arguments: Any, **options: Any)
     call = functools.partial(getattr(getattr(cell, "cell", cell), method), *arguments, **options)
     with pytest.raises(Exception, match=r"(?i)no (reply|connection)|timeout|timed out|not known|cannot|no master"):
         await asyncio.wait_for(call() if isinstance(cell, AsyncCell) else asyncio.to_thread(call), 30)
-
-
-async def awaited(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
 
 
 @pytest.mark.parametrize("connection", ["fresh", "used", "lost", "unchecked"])

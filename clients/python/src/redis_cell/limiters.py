@@ -69,8 +69,17 @@ def function(value: T, name: str) -> T:
     return value
 
 
+class _Plain:
+    """A limit without options behind its quantity."""
+
+    __slots__ = ()
+
+    def options(self) -> tuple[Argument, ...]:
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(_Plain):
     """A GCRA rate: `count` units per `per`, and a burst. For the commands that share the state of CL.THROTTLE.
 
     `at_once` is the number of units that can be taken at once, or `burst` is the number in addition to the first one,
@@ -120,12 +129,9 @@ class Rate:
     def arguments(self) -> tuple[Argument, ...]:
         return (self.burst, self.count, micros(self.per, "per"))
 
-    def options(self) -> tuple[Argument, ...]:
-        return ()
-
 
 @dataclass(frozen=True, slots=True)
-class _Capacity:
+class _Capacity(_Plain):
     """The common part of Bucket and Funnel."""
 
     kind: ClassVar[str]
@@ -148,9 +154,6 @@ class _Capacity:
 
     def arguments(self) -> tuple[Argument, ...]:
         return (self.capacity, self.count, micros(self.per, "per"))
-
-    def options(self) -> tuple[Argument, ...]:
-        return ()
 
 
 class Bucket(_Capacity):
@@ -277,7 +280,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sliding:
+class _Sliding(_Plain):
     """The common part of Window and Log."""
 
     kind: ClassVar[str]
@@ -294,9 +297,6 @@ class _Sliding:
 
     def arguments(self) -> tuple[Argument, ...]:
         return (self.limit, micros(self.per, "per"))
-
-    def options(self) -> tuple[Argument, ...]:
-        return ()
 
 
 class Window(_Sliding):

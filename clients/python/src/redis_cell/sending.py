@@ -264,12 +264,6 @@ def _patience(connection: Any) -> Generator[None, None, None]:
         connection.socket_timeout = None
 
 
-def _release(node: Any, connection: Any) -> None:
-    # As the node's own execute_command does. Older versions have no method that returns a connection to its pool.
-    release = getattr(node, "release", None) or node._free.append
-    release(connection)
-
-
 @dataclass(slots=True)
 class _Pipelined:
     """A call that is sent with others."""
@@ -323,8 +317,7 @@ class AsyncLink(_Link):
 
     async def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
-        pool = self.client.connection_pool
-        connection = await async_connection_of(pool, MARGIN)
+        connection = await self._acquire(None)
         try:
             await self._write(connection, calls)
             return [await self._reply(connection) for _ in calls]
@@ -332,7 +325,20 @@ class AsyncLink(_Link):
             await connection.disconnect(nowait=True)
             raise
         finally:
-            await pool.release(connection)
+            await self._release(None, connection)
+
+    async def _acquire(self, node: Any) -> Any:
+        """Returns a connection of a node, or of the only server."""
+        if node is not None:
+            return node.acquire_connection()
+        return await async_connection_of(self.client.connection_pool, MARGIN)
+
+    async def _release(self, node: Any, connection: Any) -> None:
+        if node is None:
+            await self.client.connection_pool.release(connection)
+        else:
+            # As the node's own execute_command does. Older versions have no method that returns a connection.
+            (getattr(node, "release", None) or node._free.append)(connection)
 
     async def _write(self, connection: Any, calls: list[Arguments]) -> None:
         """Sends calls in one write. Connects a connection that the server has closed, or that a node of a cluster has
@@ -363,9 +369,15 @@ class AsyncLink(_Link):
     ) -> Any:
         if self.pipelined and held == 0 and not asking:
             return await self._in_turn(node, arguments, ready)
-        if node is None:
-            return await self._by_pool(arguments, held, ready)
-        return await self._by_node(node, arguments, held, ready, asking)
+        connection = await self._acquire(node)
+        try:
+            if ready is not None:
+                ready(connection)
+            if asking:
+                await self._exchange(connection, ("ASKING",), 0)
+            return await self._exchange(connection, arguments, held)
+        finally:
+            await self._release(node, connection)
 
     def _in_turn(self, node: Any, arguments: Arguments, ready: Ready | None) -> asyncio.Future[Any]:
         """Sends a call with all others of this turn of the event loop. Returns the future of the reply."""
@@ -389,11 +401,7 @@ class AsyncLink(_Link):
         """Sends the calls of a turn in one write, and gives each its reply."""
         connection = None
         try:
-            connection = (
-                await async_connection_of(self.client.connection_pool, MARGIN)
-                if node is None
-                else node.acquire_connection()
-            )
+            connection = await self._acquire(node)
             calls = [call for call in calls if call.is_ready(connection)]
             if not calls:
                 return
@@ -414,33 +422,8 @@ class AsyncLink(_Link):
             if not isinstance(error, Exception):
                 raise
         finally:
-            if connection is not None and node is None:
-                await self.client.connection_pool.release(connection)
-            elif connection is not None:
-                _release(node, connection)
-
-    async def _by_pool(self, arguments: Arguments, held: float | None, ready: Ready | None = None) -> Any:
-        pool = self.client.connection_pool
-        connection = await async_connection_of(pool, MARGIN)
-        try:
-            if ready is not None:
-                ready(connection)
-            return await self._exchange(connection, arguments, held)
-        finally:
-            await pool.release(connection)
-
-    async def _by_node(
-        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
-    ) -> Any:
-        connection = node.acquire_connection()
-        try:
-            if ready is not None:
-                ready(connection)
-            if asking:
-                await self._exchange(connection, ("ASKING",), 0)
-            return await self._exchange(connection, arguments, held)
-        finally:
-            _release(node, connection)
+            if connection is not None:
+                await self._release(node, connection)
 
     async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
         try:
