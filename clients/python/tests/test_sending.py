@@ -89,21 +89,20 @@ async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
     assert server.counted("bthrottle_admitted") == before + 3
 
 
-async def fails_in_time(cell: Any, method: str, *arguments: Any, **options: Any) -> None:
+async def fails_in_time(cell: Any, method: str, *arguments: Any, margin: float = 0.3, **options: Any) -> None:
     """Makes a call that fails because the server does not answer. A blocking one is made by another thread."""
     call = functools.partial(getattr(getattr(cell, "cell", cell), method), *arguments, **options)
-    with pytest.raises(Exception, match=r"(?i)no (reply|connection)|timeout|timed out|not known|cannot|no master"):
+    said = r"(?i)no (reply|connection)|timeout|timed out|not known|cannot|no master"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match=said):
+        patch.setattr("redis_cell.sending.MARGIN", margin)
         await asyncio.wait_for(call() if isinstance(cell, AsyncCell) else asyncio.to_thread(call), 30)
 
 
 @pytest.mark.parametrize("connection", ["fresh", "used", "lost", "unchecked"])
 @pytest.mark.parametrize("kind", ["plain", "waiting", "pipelined"])
-async def test_a_call_of_a_frozen_server_ends(
-    flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch, kind: str, connection: str
-) -> None:
+async def test_a_call_of_a_frozen_server_ends(flavor: tuple[str, str], kind: str, connection: str) -> None:
     """Whatever the client's own timeout and retries are. redis-py 5 and valkey-py have no timeout."""
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.3)
     options: dict[str, Any] = {"pipelined": True} if kind == "pipelined" and way == "asyncio" else {}
     interval = 0.01 if connection == "unchecked" else 0
     with servers.running() as server:
@@ -132,10 +131,9 @@ async def test_a_call_of_a_frozen_server_ends(
         await close(client, way)
 
 
-async def test_a_write_to_a_frozen_server_ends(flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_to_a_frozen_server_ends(flavor: tuple[str, str]) -> None:
     """The buffers of the sockets are full before the server has read all calls of a pipeline."""
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.3)
     with servers.running() as server:
         client = client_class(library, way)(port=server.port, socket_timeout=None)
         cell = cell_of(client, way)
@@ -148,11 +146,10 @@ async def test_a_write_to_a_frozen_server_ends(flavor: tuple[str, str], monkeypa
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with another"])
 async def test_the_search_for_a_primary_ends_when_a_sentinel_is_frozen(
-    server: servers.Server, flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch, is_alone: bool
+    server: servers.Server, flavor: tuple[str, str], is_alone: bool
 ) -> None:
     """Another Sentinel is asked then."""
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 1)
     module = importlib.import_module(library + (".sentinel" if way == "sync" else ".asyncio.sentinel"))
     with servers.sentinel(server) as frozen, servers.sentinel(server) as other:
         ports = [frozen] if is_alone else [frozen, other]
@@ -174,11 +171,8 @@ async def test_the_search_for_a_primary_ends_when_a_sentinel_is_frozen(
         await close(client, way)
 
 
-async def test_the_search_for_the_nodes_of_a_cluster_ends(
-    flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_search_for_the_nodes_of_a_cluster_ends(flavor: tuple[str, str]) -> None:
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.3)
     with servers.cluster(1) as (node,):
         client = client_class(library, way, clustered=True)(host="127.0.0.1", port=node.port, socket_timeout=None)
         cell = cell_of(client, way)
@@ -192,17 +186,14 @@ async def test_the_search_for_the_nodes_of_a_cluster_ends(
         await close(client, way)
 
 
-async def test_all_replies_of_a_handshake_have_one_time(
-    server: servers.Server, flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_replies_of_a_handshake_have_one_time(server: servers.Server, flavor: tuple[str, str]) -> None:
     """Each of them comes in time, and together they do not."""
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 1)
     with servers.lossy(server, 0) as slow:
         options: dict[str, Any] = {"client_name": "slow", "db": 1, "socket_timeout": None}
         client = client_class(library, way)(port=slow.port, **options)
         slow.delay = 0.4
-        await fails_in_time(cell_of(client, way), "throttle", "slow", RATE)
+        await fails_in_time(cell_of(client, way), "throttle", "slow", RATE, margin=1)
         slow.delay = 0
         await close(client, way)
 
