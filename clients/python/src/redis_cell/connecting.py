@@ -114,7 +114,7 @@ def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -
     own: Any = getattr(kind, name, None)  # some versions have a property or a slot
 
     def get(self: Any) -> Any:
-        value = own.__get__(self) if own else vars(self)[name]
+        value = cast(Any, own.__get__(self) if own else vars(self)[name])
         if (deadline := _deadline.get()) is None:
             return value
         deadline.connections[id(self)] = self
