@@ -25,7 +25,7 @@ part() {
         target/release/examples/rungs "$results/rungs.tsv"
         {
             printf '%s, %s.\n\n' "$(date --utc '+%Y-%m-%d %H:%M UTC')" "$(server_name "$("$server" --version)")"
-            "$python/bin/python" bench/rungs.py
+            "$python/bin/python" bench/rungs.py "$results/rungs-python.tsv"
         } | tee "$results/rungs-python.part"
         mv "$results/rungs-python.part" "$results/rungs-python.md" # only a whole one is published
         ;;
@@ -41,7 +41,7 @@ part() {
 if [[ ${1:-} == publish ]]; then
     bench publish
     if [[ -f $results/rungs.tsv ]]; then
-        cp "$results/rungs.tsv" bench/rungs.tsv
+        cp "$results"/rungs{,-python}.tsv bench/
         cargo run --quiet --release --locked -p redis-cell-plots -- rungs bench/rungs.tsv docs/plots
         one_line docs/plots/*.svg
     fi

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -45,11 +46,13 @@ def guard_of(cell: Any, choice: WhenUnavailable) -> Any:
     return AsyncGuard(cell, when_unavailable=choice)
 
 
+async def awaited(result: Any) -> Any:
+    """What a method returns, of a blocking client or of one for asyncio."""
+    return await result if inspect.isawaitable(result) else result
+
+
 async def close(client: Any, way: str) -> None:
-    if way == "asyncio":
-        await getattr(client, "aclose", client.close)()  # aclose is new in redis-py 5.0.1
-    else:
-        client.close()
+    await awaited((client.close if way == "sync" else getattr(client, "aclose", client.close))())  # new in 5.0.1
 
 
 @pytest.fixture(scope="session")

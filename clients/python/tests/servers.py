@@ -172,7 +172,9 @@ def running(*options: str, module: bool = True) -> Iterator[Server]:
 
 class Lossy:
     """A proxy in front of a server that loses replies to calls: it closes the connection in place of every such one, or
-    sends nothing if it is silent."""
+    sends nothing if it is silent. It may delay the other replies."""
+
+    delay = 0.0
 
     def __init__(self, port: int, share: float, silent: bool = False) -> None:
         self.to, self.share, self.silent = port, share, silent
@@ -204,6 +206,7 @@ class Lossy:
                         if not self.silent:
                             return
                     else:
+                        time.sleep(self.delay)
                         client.sendall(data)
 
 

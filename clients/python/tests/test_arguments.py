@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+import servers
 from conftest import FLAVORS, client_class
 from redis_cell import (
     Account,
@@ -47,7 +48,7 @@ from redis_cell import (
 )
 from redis_cell.limiters import Calendar
 from redis_cell.testing import FakeCell
-from redis_cell.times import micros, micros_up
+from redis_cell.times import LAST, LAST_LEASE, micros, micros_up
 
 RATE: Any = Rate(1, per=1)
 CELL: Any = Cell(redis.Redis())
@@ -218,6 +219,36 @@ def test_a_wrong_type_is_an_error_that_names_the_argument(build: Any, message: s
     with pytest.raises(TypeError) as error:
         build()
     assert message in str(error.value)
+
+
+YEARS: dict[str, tuple[int, int, Callable[[float], Call[Any]]]] = {
+    "fixed": (LAST, 1, lambda time: wire.fixed("k", Fixed(5, per=time))),
+    "idle": (LAST, 1, lambda time: wire.fixed("k", Fixed.total(5, idle=time))),
+    "window": (LAST, 2, lambda time: wire.window("k", Window(5, per=time))),
+    "log": (LAST, 1, lambda time: wire.log("k", Log(5, per=time))),
+    "lease": (LAST_LEASE, 1, lambda time: wire.acquire("k", Lease(5, lease=time, holder="a"))),
+    "pause": (LAST, 1, lambda time: wire.pause("k", RATE, time)),
+    "hold": (LAST, 1, lambda time: wire.mtake(Take("{k}", Fixed.total(5), 1), hold=Hold("{k}h", "a", time))),
+    "once": (LAST, 1, lambda time: wire.mtake(Take("{k}", Fixed.total(5), 1), once=Once("{k}o", time))),
+}
+"""The last instant at which they can end, how often the time must fit, and a call with this time."""
+
+
+@pytest.mark.parametrize("name", YEARS)
+def test_a_time_that_ends_too_late_is_refused_here_as_there(
+    server: servers.Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, times, build = YEARS[name]
+    most = (last / 1_000_000 - time.time()) / times
+    with server.admin as admin:
+        admin.flushall()
+        assert Cell(admin).run(build(most - 3600))
+        with pytest.raises(ValueError, match=r"to the year 22\d\d, not"):
+            build(most + 3600)
+        monkeypatch.setattr("redis_cell.times._time.time_ns", lambda: 0)
+        admin.flushall()
+        with pytest.raises(redis.ResponseError, match=r"must be an integer|out of range"):
+            Cell(admin).run(build(most + 3600))
 
 
 @pytest.mark.parametrize("key", [None, 7, ["k"]])

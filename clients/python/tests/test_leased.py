@@ -185,6 +185,50 @@ async def test_many_clients_of_a_hot_key_stay_within_the_bound(server: servers.S
     assert server.calls("cl.throttle") * 20 <= requests
 
 
+async def test_clients_of_a_window_spend_at_most_its_limit(blocking: redis.Redis, leased: Any) -> None:
+    """What they hold of a window that ends is not spent in the next one."""
+    assert Cell(blocking).fixed("hot", Fixed(100, per=1))
+    # The window that is open ends as the call that opened it says, and the next one lasts for an hour.
+    own = [leased(Fixed(100, per=3600), 20, 20) for _ in range(4)]
+    assert all([await one.take("hot") for one in own])
+    held = 4 * 20
+    assert blocking.get("hot") == str(1 + held)
+    await servers.until(lambda: not blocking.exists("hot"))
+    assert await spent(own) == 100 and blocking.get("hot") == "100"
+
+
+async def test_clients_of_a_sliding_window_spend_at_most_its_limit(blocking: redis.Redis, leased: Any) -> None:
+    """By the server's clock, of units that were certainly spent in the window."""
+    limit, units = Window(100, per=1), 0
+    window = lambda: math.floor(time.time())  # noqa: E731
+    own, direct, first = [leased(limit, 20, 20) for _ in range(4)], Cell(blocking), window() + 1
+    await servers.until(lambda: window() >= first)
+    assert all([await one.take("hot") for one in own])
+    first = window()
+    await servers.until(lambda: window() > first)
+    second = window()
+    for one in own:
+        for _ in range(20):
+            units += bool(await one.take("hot")) and window() == second
+    while window() == second:
+        units += direct.window("hot", limit).admitted and window() == second
+        await asyncio.sleep(0.001)
+    assert units <= 100
+
+
+async def spent(own: list[Any]) -> int:
+    """What clients spend by turns until each of them is refused until the window ends."""
+    units, left = 0, list(own)
+    while left:
+        for one in list(left):
+            verdict = await one.take("hot")
+            units += bool(verdict)
+            if (verdict.retry_after or 0) > 60:
+                left.remove(one)
+            await asyncio.sleep(pause(verdict))
+    return units
+
+
 async def test_a_server_that_does_not_answer_ends_the_giving_back_and_the_direct_calls() -> None:
     """Each of these calls waits for half a second at most, and giving back for one of them."""
     with servers.running() as server:

@@ -18,6 +18,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+import conftest
 import servers
 from redis_cell import (
     Admitted,
@@ -63,7 +64,7 @@ def server() -> Iterator[servers.Server]:
 async def merged(server: servers.Server) -> AsyncIterator[AsyncMerged]:
     client = redis.asyncio.Redis(port=server.port, socket_timeout=PATIENCE)
     yield AsyncMerged(client)
-    await getattr(client, "aclose", client.close)()
+    await conftest.close(client, "asyncio")
 
 
 def close(one: float, other: float) -> bool:
@@ -166,11 +167,9 @@ class Line:
         return " ".join(str(number) for number, caller in self.callers.items() if caller in failed)
 
     def leave(self) -> str:
-        self.mix.waiting = [caller for caller in self.mix.waiting if self.callers_number(caller) % 3]
+        gone = [caller for number, caller in self.callers.items() if number % 3 == 0]
+        self.mix.waiting = [caller for caller in self.mix.waiting if caller not in gone]
         return str(not self.mix.waiting).lower()
-
-    def callers_number(self, caller: Caller[Any]) -> int:
-        return next(number for number, other in self.callers.items() if other is caller)
 
 
 def test_the_callers_of_a_mix_are_decided_as_in_the_core() -> None:
@@ -325,6 +324,10 @@ async def test_what_cannot_be_merged_of_a_mix_goes_by_itself(server: servers.Ser
     assert all(isinstance(error, redis.ResponseError) and "WRONGTYPE" in str(error) for error in errors)
 
 
+async def a_call(merged: AsyncMerged, is_mix: bool) -> Any:
+    return await (merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE))
+
+
 async def taken(server: servers.Server, units: int, month: int) -> None:
     """Waits until as many units are taken."""
     with server.admin as admin:
@@ -337,13 +340,10 @@ async def taken(server: servers.Server, units: int, month: int) -> None:
 async def test_a_call_that_is_cancelled_takes_nothing(
     server: servers.Server, merged: AsyncMerged, is_mix: bool
 ) -> None:
-    def call() -> Any:
-        return merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE)
-
     for turns, gone in itertools.product(range(1, 40, 3), range(4)):
         with server.admin as admin:
             admin.flushall()
-        tasks = [asyncio.create_task(call()) for _ in range(4)]
+        tasks = [asyncio.create_task(a_call(merged, is_mix)) for _ in range(4)]
         for _ in range(turns):
             await asyncio.sleep(0)
         tasks[gone].cancel()
@@ -361,15 +361,12 @@ async def test_a_call_that_is_cancelled_as_its_answer_comes_takes_nothing(
 
     async def first() -> None:
         # The answers of both calls behind it come in the same turn, and this one reads its own before.
-        await (merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE))
+        await a_call(merged, is_mix)
         tasks[2].cancel()
-
-    async def call() -> Any:
-        return await (merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE))
 
     with server.admin as admin:
         admin.flushall()
-    tasks += [asyncio.create_task(call()), asyncio.create_task(first()), asyncio.create_task(call())]
+    tasks += map(asyncio.create_task, (a_call(merged, is_mix), first(), a_call(merged, is_mix)))
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(answers[2], asyncio.CancelledError)
     await taken(server, 2, 2 if is_mix else 0)
@@ -539,7 +536,7 @@ def test_a_guard_of_threads_decides_for_each_call(server: servers.Server) -> Non
 class Gates:
     """Lets each call of a Merged wait before it is sent, and knows how many have come."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, merged: Merged, *opens: Callable[[], None]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, merged: Merged, *opens: Callable[[], object]) -> None:
         self.came, self.opens = 0, opens
         run = Cell.run
 
@@ -577,7 +574,7 @@ def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, mo
 
     with redis.Redis(port=server.port) as client, redis.Redis(port=server.port) as another:
         merged, first, second, gone = Merged(client), threading.Event(), threading.Event(), threading.Event()
-        gates = Gates(monkeypatch, merged, lambda: void(first.wait(PATIENCE)), lambda: void(second.wait(PATIENCE)))
+        gates = Gates(monkeypatch, merged, lambda: first.wait(PATIENCE), lambda: second.wait(PATIENCE))
 
         def script() -> None:
             servers.wait_until(lambda: len(row().waiting) == 2)
@@ -614,7 +611,7 @@ def test_an_interruption_is_of_one_thread(server: servers.Server, monkeypatch: p
             interrupt()
             time.sleep(PATIENCE)
 
-        gates = Gates(monkeypatch, merged, lambda: void(first.wait(PATIENCE)), interrupted)
+        gates = Gates(monkeypatch, merged, lambda: first.wait(PATIENCE), interrupted)
 
         def other() -> Answer:
             servers.wait_until(lambda: row().waiting)
@@ -632,10 +629,6 @@ def test_an_interruption_is_of_one_thread(server: servers.Server, monkeypatch: p
                 merged.throttle("k", RATE)
             assert isinstance(told.exception(PATIENCE), InterruptedError)
             assert not merged._rows
-
-
-def void(_: object) -> None:
-    pass
 
 
 def test_another_event_loop_begins_without_callers(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 import servers
-from conftest import cell_of, client_class, close
-from redis_cell import AsyncCell, Cell, Lease, Rate, Take
+from conftest import awaited, cell_of, client_class, close
+from redis_cell import AsyncCell, Cell, Lease, Rate, Take, wire
 from test_backend import LIBRARY
 
 RATE = Rate(5, per=1000)
@@ -85,39 +89,112 @@ async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
     assert server.counted("bthrottle_admitted") == before + 3
 
 
-@pytest.mark.parametrize("connection", ["fresh", "used", "lost"])
+async def fails_in_time(cell: Any, method: str, *arguments: Any, margin: float = 0.3, **options: Any) -> None:
+    """Makes a call that fails because the server does not answer. A blocking one is made by another thread."""
+    call = functools.partial(getattr(getattr(cell, "cell", cell), method), *arguments, **options)
+    said = r"(?i)no (reply|connection)|timeout|timed out|not known|cannot|no master"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match=said):
+        patch.setattr("redis_cell.sending.MARGIN", margin)
+        await asyncio.wait_for(call() if isinstance(cell, AsyncCell) else asyncio.to_thread(call), 30)
+
+
+@pytest.mark.parametrize("connection", ["fresh", "used", "lost", "unchecked"])
 @pytest.mark.parametrize("kind", ["plain", "waiting", "pipelined"])
-async def test_a_call_of_a_frozen_server_ends(
-    flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch, kind: str, connection: str
-) -> None:
+async def test_a_call_of_a_frozen_server_ends(flavor: tuple[str, str], kind: str, connection: str) -> None:
     """Whatever the client's own timeout and retries are. redis-py 5 and valkey-py have no timeout."""
     library, way = flavor
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.3)
     options: dict[str, Any] = {"pipelined": True} if kind == "pipelined" and way == "asyncio" else {}
     with servers.running() as server:
-        client = client_class(library, way)(port=server.port, socket_timeout=None)
+        client = client_class(library, way)(port=server.port, socket_timeout=None, health_check_interval=60)
         # A client may be used before it has a cell, and by others.
-        pinged = client.ping()
-        assert await pinged if way == "asyncio" else pinged
+        await awaited(client.ping())
         cell = cell_of(client, way, **options)
-        if connection != "used":
-            pool = client.connection_pool
-            closed = pool.disconnect()
-            if way == "asyncio":
-                await closed
-            if connection == "fresh":
-                pool.reset()
+        pool = client.connection_pool
+        if connection in ("fresh", "lost"):
+            await awaited(pool.disconnect())
+        if connection == "fresh":
+            pool.reset()
+        if connection == "unchecked":
+            pool._available_connections[0].next_health_check = -1
         server.freeze()
-        call = cell.bthrottle("k", RATE, timeout=0.2) if kind == "waiting" else cell.throttle("k", RATE)
-        with pytest.raises(Exception, match=r"(?i)no reply|no connection|timeout (reading|connecting)"):
-            await asyncio.wait_for(call, 30)
+        if kind == "waiting":
+            await fails_in_time(cell, "bthrottle", "k", RATE, timeout=0.2)
+        else:
+            await fails_in_time(cell, "throttle", "k", RATE)
         server.thaw()
         # Its timeout is what it was.
         assert await cell.throttle("after", RATE)
-        (idle,) = client.connection_pool._available_connections
+        (idle,) = pool._available_connections
         assert idle.socket_timeout is None
         if way == "sync":
             assert idle._sock.gettimeout() is None
+        await close(client, way)
+
+
+async def test_a_write_to_a_frozen_server_ends(flavor: tuple[str, str]) -> None:
+    """The buffers of the sockets are full before the server has read all calls of a pipeline."""
+    library, way = flavor
+    with servers.running() as server:
+        client = client_class(library, way)(port=server.port, socket_timeout=None)
+        cell = cell_of(client, way)
+        await cell.throttle("k", RATE)
+        server.freeze()
+        await fails_in_time(cell, "pipeline", *[wire.throttle("k" * 10_000, RATE)] * 2000)
+        server.thaw()
+        await close(client, way)
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with another"])
+async def test_the_search_for_a_primary_ends_when_a_sentinel_is_frozen(
+    server: servers.Server, flavor: tuple[str, str], is_alone: bool
+) -> None:
+    """Another Sentinel is asked then."""
+    library, way = flavor
+    module = importlib.import_module(library + (".sentinel" if way == "sync" else ".asyncio.sentinel"))
+    with servers.sentinel(server) as frozen, servers.sentinel(server) as other:
+        ports = [frozen] if is_alone else [frozen, other]
+        own: dict[str, Any] = {"socket_timeout": None}
+        sentinel = module.Sentinel([("127.0.0.1", port) for port in ports], sentinel_kwargs=own, **own)
+        client = sentinel.master_for("mymaster")
+        cell, key = cell_of(client, way), f"sentinel-{library}-{way}-{is_alone}"
+        await cell.throttle(key, RATE)
+        await awaited(client.connection_pool.disconnect())
+        with redis.Redis(port=frozen) as admin:
+            process = admin.info("server")["process_id"]
+        os.kill(process, signal.SIGSTOP)
+        if is_alone:
+            await fails_in_time(cell, "throttle", key, RATE)
+        else:
+            assert (await cell.throttle(key, RATE)).remaining == 3
+        os.kill(process, signal.SIGCONT)
+        assert await cell.throttle(key, RATE)
+        await close(client, way)
+
+
+async def test_the_search_for_the_nodes_of_a_cluster_ends(flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with servers.cluster(1) as (node,):
+        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=node.port, socket_timeout=None)
+        cell = cell_of(client, way)
+        assert await cell.throttle("k", RATE)
+        node.freeze()
+        # The first call has no reply, and the second one looks for the nodes.
+        for _ in range(2):
+            await fails_in_time(cell, "throttle", "k", RATE)
+        node.thaw()
+        assert await cell.throttle("after", RATE)
+        await close(client, way)
+
+
+async def test_all_replies_of_a_handshake_have_one_time(server: servers.Server, flavor: tuple[str, str]) -> None:
+    """Each of them comes in time, and together they do not."""
+    library, way = flavor
+    with servers.lossy(server, 0) as slow:
+        options: dict[str, Any] = {"client_name": "slow", "db": 1, "socket_timeout": None}
+        client = client_class(library, way)(port=slow.port, **options)
+        slow.delay = 0.4
+        await fails_in_time(cell_of(client, way), "throttle", "slow", RATE, margin=1)
+        slow.delay = 0
         await close(client, way)
 
 
@@ -140,24 +217,23 @@ async def test_connections_of_a_class_of_the_application(
 
 
 def test_an_attempt_after_a_long_pause_has_time(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    import redis
     from redis.backoff import ConstantBackoff
     from redis.retry import Retry
 
-    kind, timeouts = redis.Connection, list[Any]()
+    kind, attempts = redis.Connection, list[None]()
 
     def connect(self: Any) -> Any:
-        timeouts.append(self.socket_connect_timeout)
-        if len(timeouts) == 1:
+        attempts.append(None)
+        if len(attempts) == 1:
             raise redis.ConnectionError
         return real(self)
 
     real: Any = kind._connect  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(kind, "_connect", connect)
-    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.5)
-    with redis.Redis(port=server.port, retry=Retry(ConstantBackoff(0.6), 3), socket_timeout=5) as client:
+    monkeypatch.setattr("redis_cell.sending.MARGIN", 2)
+    with redis.Redis(port=server.port, retry=Retry(ConstantBackoff(60), 3), socket_timeout=5) as client:
         assert Cell(client).throttle("pause", RATE)
-    assert timeouts[1] == 1
+    assert len(attempts) == 2
 
 
 async def test_a_reply_that_comes_late_is_no_error(connect: Any) -> None:

@@ -17,15 +17,19 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import limits.aio.strategies
+import limits.strategies
 import pytest
+import redis
 import redis.asyncio
 from limits import RateLimitItemPerHour
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter
 
 import redis_cell.limits
 import servers
-from conftest import FLAVORS, PAIR, Awaitable, cell_of, client_class, close, guard_of
+from conftest import FLAVORS, PAIR, Awaitable, awaited, cell_of, client_class, close, guard_of
 from redis_cell import (
     Admitted,
     AsyncCell,
@@ -86,6 +90,13 @@ async def guarded(flavor: tuple[str, str]) -> AsyncIterator[Any]:
 async def by_server(call: Any) -> bool:
     """Whether the server decides a call."""
     return (await call).decided_by == "server"
+
+
+async def aside(guard: Any, key: str, rate: Rate) -> Any:
+    """A call of `throttle` beside others: a blocking one is made by a thread of its own."""
+    if isinstance(guard, Awaitable):
+        return await asyncio.to_thread(guard.cell.throttle, key, rate)
+    return await guard.throttle(key, rate)
 
 
 def own(guard: Any) -> Any:
@@ -304,9 +315,7 @@ async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tup
     held = await async_connection_of(pool, 5) if flavor[1] == "asyncio" else connection_of(pool, 5)
     with pytest.raises(Exception, match="Too many connections"):
         await guard.throttle(f"full-{flavor}", RATE)
-    released = pool.release(held)
-    if flavor[1] == "asyncio":
-        await released
+    await awaited(pool.release(held))
     assert (await guard.throttle(f"full-{flavor}", RATE)).decided_by == "server"
 
 
@@ -321,7 +330,6 @@ async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
     flavor: tuple[str, str], guarded: Any, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All calls are decided, and those that have waited for a connection are not sent to a server that is frozen."""
-    _, way = flavor
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)
     with servers.running() as server:
         options: dict[str, Any] = {"max_connections": 4}
@@ -329,17 +337,14 @@ async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
             options = {"connection_pool": blocking_pool(flavor, server.port, socket_timeout=1, **options)}
         guard = guarded(server.port, FailOpen(ask_again=NEVER), timeout=1, **options)
 
-        async def one() -> Any:
-            if way == "asyncio":
-                return await guard.throttle("k", Rate(1000, per=1000))
-            return await asyncio.to_thread(guard.cell.throttle, "k", Rate(1000, per=1000))
+        async def deciders() -> set[str]:
+            answers = await asyncio.gather(*(aside(guard, "k", Rate(1000, per=1000)) for _ in range(30)))
+            return {answer.decided_by for answer in answers}
 
         # A server that answers lets all of them wait for their turn.
-        answers = await asyncio.gather(*(one() for _ in range(30)))
-        assert {answer.decided_by for answer in answers} == {"server"}
+        assert await deciders() == {"server"}
         server.freeze()
-        answers = await asyncio.gather(*(one() for _ in range(30)))
-        assert {answer.decided_by for answer in answers} == {"fail_open"}
+        assert await deciders() == {"fail_open"}
         server.thaw()
         # On a busy machine, the first call may have failed before there were four.
         servers.wait_until(lambda: server.calls("cl.throttle") > 30)
@@ -348,48 +353,32 @@ async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
 
 async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str], guarded: Any) -> None:
     """Without a timeout of the client: one call waits for the frozen server, and no others wait for that one."""
-    _, way = flavor
     with servers.running() as server:
         guard = guarded(server.port, FailClosed(NEVER), timeout=60, max_connections=1)
-
-        async def one() -> Any:
-            if way == "asyncio":
-                return await guard.throttle("k", RATE)
-            return await asyncio.to_thread(guard.cell.throttle, "k", RATE)
-
-        assert (await one()).decided_by == "server"
+        assert await by_server(guard.throttle("k", RATE))
         server.freeze()
-        first = asyncio.create_task(one())
-        of = traffic.async_traffic_of if way == "asyncio" else traffic.traffic_of
-        while not of(own(guard).cell.pool).under_way:
+        first = asyncio.create_task(aside(guard, "k", RATE))
+        kind = traffic.AsyncTraffic if flavor[1] == "asyncio" else traffic.Traffic
+        while not traffic.traffic_of(own(guard).cell.pool, kind).under_way:
             await asyncio.sleep(0.01)
-        answers = await asyncio.gather(*(one() for _ in range(5)))
+        answers = await asyncio.gather(*(aside(guard, "k", RATE) for _ in range(5)))
         assert {answer.decided_by for answer in answers} == {"fail_closed"}
         server.thaw()
-        assert (await first).decided_by == "server"
-        assert (await one()).decided_by == "server"
+        assert await by_server(first) and await by_server(guard.throttle("k", RATE))
 
 
 async def test_guards_of_one_pool_wait_for_each_other(
     server: servers.Server, flavor: tuple[str, str], guarded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
-    _, way = flavor
     first = guarded(server.port, FailOpen(), max_connections=1)
-    second = guard_of(first.cell if way == "asyncio" else Awaitable(first.cell.cell), FailClosed())
-
-    async def one(guard: Any) -> Any:
-        if way == "asyncio":
-            return await guard.throttle(f"pool-{flavor}", Rate(1000, per=1000))
-        return await asyncio.to_thread(guard.cell.throttle, f"pool-{flavor}", Rate(1000, per=1000))
-
-    answers = await asyncio.gather(*(one(guard) for guard in (first, second) * 20))
+    second = guard_of(first.cell if flavor[1] == "asyncio" else Awaitable(first.cell.cell), FailClosed())
+    calls = (aside(guard, f"pool-{flavor}", Rate(1000, per=1000)) for guard in (first, second) * 20)
+    answers = await asyncio.gather(*calls)
     assert {answer.decided_by for answer in answers} == {"server"}
 
 
 async def test_a_guard_for_asyncio_has_a_timeout_and_learns_from_it() -> None:
-    import redis.asyncio
-
     with servers.running() as server:
         client = redis.asyncio.Redis(port=server.port)
         guard = AsyncGuard(AsyncCell(client), when_unavailable=FailOpen(ask_again=NEVER), timeout=0.5)
@@ -403,18 +392,14 @@ async def test_a_guard_for_asyncio_has_a_timeout_and_learns_from_it() -> None:
 
 
 def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
-    import threading
-
-    import redis
-
     with servers.running() as server:
         client = redis.Redis(port=server.port, max_connections=1, socket_timeout=30)
         guard = Guard(Cell(client), when_unavailable=FailOpen(ask_again=NEVER))
         server.freeze()
         thread = threading.Thread(target=guard.throttle, args=("k", RATE))
         thread.start()
-        servers.wait_until(lambda: traffic.traffic_of(client.connection_pool).under_way)
-        assert servers.in_child(lambda: not traffic.traffic_of(client.connection_pool).under_way)
+        servers.wait_until(lambda: traffic.traffic_of(client.connection_pool, traffic.Traffic).under_way)
+        assert servers.in_child(lambda: not traffic.traffic_of(client.connection_pool, traffic.Traffic).under_way)
         server.thaw()
         thread.join()
         client.close()
@@ -502,11 +487,7 @@ async def test_a_server_that_answers_with_an_error_is_back(flavor: tuple[str, st
 
 
 def test_a_share_of_a_small_limit_is_one() -> None:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    client = redis.Redis(port=servers.free_port(), retry=Retry(NoBackoff(), 0))
+    client = client_of(("redis", "sync"), servers.free_port())
     guard = Guard(Cell(client), when_unavailable=Local(share=8, ask_again=NEVER))
     answers = [guard.throttle("k", Rate(3, per=1000)) for _ in range(3)]
     assert [answer.admitted for answer in answers] == [True, False, False]
@@ -526,17 +507,11 @@ def storage_of(start: str, place: str, query: str) -> Any:
 @pytest.mark.parametrize("way", ["sync", "asyncio"])
 async def test_a_storage_of_limits(strategy: str, way: str) -> None:
     """20 calls against a limit of 8: with the server, without it, and with the server again."""
-    import limits.aio.strategies
-    import limits.strategies
-
     module, start = (limits.strategies, "") if way == "sync" else (limits.aio.strategies, "async+")
     item = RateLimitItemPerHour(8)
 
-    async def settled(value: Any) -> Any:
-        return await value if way == "asyncio" else value
-
     async def admitted(limiter: Any, name: str) -> int:
-        return sum([bool(await settled(limiter.hit(item, name))) for _ in range(20)])
+        return sum([bool(await awaited(limiter.hit(item, name))) for _ in range(20)])
 
     with servers.running() as server:
         place = f"127.0.0.1:{server.port}"
@@ -546,36 +521,33 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
         }
         for choice, limiter in limiters.items():
             assert await admitted(limiter, choice) == 8
-            stats = await settled(limiter.get_window_stats(item, choice))
+            stats = await awaited(limiter.get_window_stats(item, choice))
             # A sliding window waits a sixteenth of the next one, until half a unit of eight is gone.
             assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 3600 * 17 / 16 + 1
-            assert not await settled(limiter.test(item, choice))
+            assert not await awaited(limiter.test(item, choice))
             # A refusal changes nothing: the key is as after the first eight calls.
-            await settled(limiter.clear(item, choice))
-            assert (await settled(limiter.get_window_stats(item, choice))).remaining == 8
-            assert await settled(limiter.hit(item, choice, cost=8))
+            await awaited(limiter.clear(item, choice))
+            assert (await awaited(limiter.get_window_stats(item, choice))).remaining == 8
+            assert await awaited(limiter.hit(item, choice, cost=8))
         server.stop()
         expected = {"fail_open&ask_again=0.05": 20, "fail_closed": 0, "local&share=4": 2}
         for choice, limiter in limiters.items():
             assert await admitted(limiter, "unavailable") == expected[choice], choice
-            assert bool(await settled(limiter.test(item, "unavailable"))) == ("open" in choice)
-            stats = await settled(limiter.get_window_stats(item, "unavailable"))
+            assert bool(await awaited(limiter.test(item, "unavailable"))) == ("open" in choice)
+            stats = await awaited(limiter.get_window_stats(item, "unavailable"))
             assert (stats.remaining > 0) == ("open" in choice)
         assert server.start()
         limiter = limiters["fail_open&ask_again=0.05"]
-        await servers.until(lambda: by_server(settled(limiter.storage.guard.peek("k", RATE))))
+        await servers.until(lambda: by_server(awaited(limiter.storage.guard.peek("k", RATE))))
         assert await admitted(limiter, "back") == 8
         for each in limiters.values():
-            await settled(getattr(each.storage.client, "aclose", each.storage.client.close)())
+            await close(each.storage.client, way)
 
 
 @pytest.mark.parametrize("way", ["sync", "asyncio"])
 async def test_more_calls_at_once_than_a_storage_has_connections(
     server: servers.Server, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import limits.aio.strategies
-    import limits.strategies
-
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
     item, query = RateLimitItemPerHour(8), "when_unavailable=fail_open&socket_timeout=30&max_connections=3&timeout=30"
     with server.admin as admin:
@@ -599,17 +571,13 @@ async def test_a_limit_that_the_server_refuses_is_an_error_of_the_storage(start:
         f"{start}redis-cell://{place}", when_unavailable="fail_closed", wrap_exceptions=True
     )
     with pytest.raises(StorageError, match="at most 1000000"):
-        entry = storage.acquire_entry("k", 2_000_000, 3600)
-        assert await entry if start else entry
+        await awaited(storage.acquire_entry("k", 2_000_000, 3600))
 
 
 async def acquired(start: str, uri: str, **options: str) -> list[bool]:
     """What three calls of a limit of two, by a storage with this address, return."""
     storage: Any = storage_from_string(start + uri, when_unavailable="fail_open", ask_again=NEVER, **options)
-    results: list[bool] = []
-    for _ in range(3):
-        result = storage.acquire_entry("LIMITER/k/2/1/hour", 2, 3600)
-        results.append(await result if start else result)
+    results = [await awaited(storage.acquire_entry("LIMITER/k/2/1/hour", 2, 3600)) for _ in range(3)]
     await close(storage.client, "asyncio" if start else "sync")
     return results
 
@@ -695,8 +663,6 @@ async def test_a_cluster_is_found_by_any_of_its_nodes(start: str, cluster: list[
 
 
 def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server) -> None:
-    from limits.strategies import FixedWindowRateLimiter
-
     with server.admin as admin:
         admin.flushall()
     item = RateLimitItemPerHour(8)
@@ -780,15 +746,12 @@ async def test_a_single_server_is_no_cluster(server: servers.Server, start: str)
     )
     for _ in range(2):
         with pytest.raises(Exception, match="Cluster mode is not enabled"):
-            result = storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600)
-            assert await result if start else result
+            await awaited(storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600))
 
 
 @pytest.mark.parametrize("start", ["", "async+"])
 @pytest.mark.parametrize("kind", ["", "+cluster"])
 def test_an_option_that_does_not_exist_is_an_error_at_once(start: str, kind: str) -> None:
-    import redis
-
     address = f"{start}redis-cell{kind}://localhost:1"
     for option in ("socket_time", "pool"):
         with pytest.raises(ConfigurationError, match=option):
@@ -817,14 +780,14 @@ async def test_a_reset_deletes_the_keys_of_its_prefix(
     )
     filling: Any = storage_from_string(f"redis-cell{kind}://127.0.0.1:{nodes[0].port}", when_unavailable="fail_closed")
     filling.client.set("other", 1)
-    assert (await storage.reset() if start else storage.reset()) == 0
+    assert await awaited(storage.reset()) == 0
     pipeline = filling.client.pipeline(transaction=False)
     for number in range(1000):
         pipeline.set(f"LIMITS:LIMITER/k{number}", 1)
     pipeline.execute()
     with server.admin as admin:
         admin.config_resetstat()
-    assert (await storage.reset() if start else storage.reset()) == 1000
+    assert await awaited(storage.reset()) == 1000
     assert filling.client.keys("*", **({"target_nodes": "all"} if kind else {})) == [b"other"]
     if not kind:
         assert server.calls("del") <= 100

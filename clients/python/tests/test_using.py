@@ -100,9 +100,15 @@ def test_a_function_with_a_limit(cell: Any) -> None:
     assert list(inspect.signature(greet).parameters) == ["name", "loud"]
 
 
-async def test_a_coroutine_function_with_a_limit(server: servers.Server, client: redis.Redis) -> None:
+async def test_a_place_and_a_coroutine_function_with_a_limit(server: servers.Server, client: redis.Redis) -> None:
     async with redis.asyncio.Redis(port=server.port) as other:
         for cell in (AsyncCell(other), AsyncGuard(AsyncCell(other), when_unavailable=FailClosed())):
+            async with cell.place("jobs", 1, lease=60) as place:
+                assert await place.renew()
+                with pytest.raises(RateLimited):
+                    async with cell.place("jobs", 1, lease=60):
+                        raise AssertionError("there is one place")
+            assert client.zcard("jobs") == 0
 
             @limited(cell, f"{type(cell).__name__}", HOURLY)
             async def greet() -> str:
@@ -245,17 +251,6 @@ async def test_a_place_that_is_cancelled_at_any_point_is_not_lost(
             held += inside.is_set()
             assert client.zcard("jobs") == 0
         assert 20 <= held < 40
-
-
-async def test_a_place_for_asyncio(server: servers.Server, client: redis.Redis) -> None:
-    async with redis.asyncio.Redis(port=server.port) as other:
-        cell = AsyncCell(other)
-        async with cell.place("jobs", 1, lease=60) as place:
-            assert await place.renew()
-            with pytest.raises(RateLimited):
-                async with cell.place("jobs", 1, lease=60):
-                    raise AssertionError("there is one place")
-        assert client.zcard("jobs") == 0
 
 
 def test_a_wait_for_a_place_ends_when_it_is_released(cell: Any, server: servers.Server) -> None:

@@ -306,10 +306,7 @@ class AsyncCell(_Cell, Asyncio):
         return cls(_client(url, "redis.asyncio", options), backend=backend, pipelined=pipelined)
 
     async def pipeline(self, *calls: Call[Any]) -> list[Any]:
-        """Sends calls to a single server together, and returns the answers. Functions of `redis_cell.wire` build calls.
-
-        Each call is decided separately. The first error is raised after all calls have been answered.
-        """
+        """Sends calls to a single server together, and returns the answers, like `Cell.pipeline`."""
         return await steps.async_run(self._pipeline(calls))
 
     async def run(self, call: Call[T], ready: Ready | None = None) -> T:

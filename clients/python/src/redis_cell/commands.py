@@ -17,50 +17,49 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+H = TypeVar("H")
 
 
-class Blocking:
+class _Holds(Generic[H]):
+    """The common part of all cells and guards."""
+
+    def _place(self, *arguments: Any) -> H:
+        raise NotImplementedError
+
+    def place(
+        self,
+        key: Key,
+        places: int,
+        *,
+        lease: Seconds,
+        holder: str | bytes | None = None,
+        timeout: Seconds | None = 0,
+    ) -> H:
+        """Returns a context manager that holds a place in a `with` block, or for asyncio, in an `async with` block.
+        Raises RateLimited if none is free.
+
+        It waits up to `timeout` for a place. If the block takes longer than `lease`, the place is lost unless the block
+        renews it with the place's method `renew`.
+        """
+        return self._place(key, places, lease, holder, timeout)
+
+
+class Blocking(_Holds["Place"]):
     """The common part of a Cell and a Guard."""
 
-    def place(
-        self,
-        key: Key,
-        places: int,
-        *,
-        lease: Seconds,
-        holder: str | bytes | None = None,
-        timeout: Seconds | None = 0,
-    ) -> Place:
-        """Returns a context manager that holds a place in a `with` block. Raises RateLimited if none is free.
-
-        It waits up to `timeout` for a place. If the block takes longer than `lease`, the place is lost unless the block
-        renews it with the place's method `renew`.
-        """
+    def _place(self, *arguments: Any) -> Place:
         from .places import Place
 
-        return Place(cast(Any, self), key, places, lease, holder, timeout)
+        return Place(cast(Any, self), *arguments)
 
 
-class Asyncio:
+class Asyncio(_Holds["AsyncPlace"]):
     """The common part of an AsyncCell and an AsyncGuard."""
 
-    def place(
-        self,
-        key: Key,
-        places: int,
-        *,
-        lease: Seconds,
-        holder: str | bytes | None = None,
-        timeout: Seconds | None = 0,
-    ) -> AsyncPlace:
-        """Returns a context manager that holds a place in an `async with` block. Raises RateLimited if none is free.
-
-        It waits up to `timeout` for a place. If the block takes longer than `lease`, the place is lost unless the block
-        renews it with the place's method `renew`.
-        """
+    def _place(self, *arguments: Any) -> AsyncPlace:
         from .places import AsyncPlace
 
-        return AsyncPlace(cast(Any, self), key, places, lease, holder, timeout)
+        return AsyncPlace(cast(Any, self), *arguments)
 
 
 def as_method(build: Callable[..., Call[Any]]) -> Callable[..., Any]:

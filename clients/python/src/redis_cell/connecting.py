@@ -1,22 +1,31 @@
-"""Connects within a time. The client's own timeouts and retries may let a server that is frozen take a minute, or they
-may have no end. They apply unchanged to whatever else uses the client."""
+"""Connects, and reads the nodes of a cluster and the primary of Sentinels, within a time. The client's own timeouts and
+retries may let a server that is frozen take a minute, or they may have no end. They apply unchanged to whatever else
+uses the client.
+
+As long as a thread or a task has a deadline, each wait of a connection has a part of the time that is left: the classes
+of connections are replaced by some that know of it. So all waits end in time, and after a frozen server another one can
+still be asked. The pauses between attempts become shorter, and a task is cancelled at its deadline.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
-_seconds: ContextVar[float | None] = ContextVar("_seconds", default=None)
-"""The time to connect, while this thread or task gets a connection for a call of this package."""
+T = TypeVar("T")
+
+SHORTEST = 0.001
+"""The shortest wait, in seconds, when the time is over: 0 would mean a socket that does not wait."""
 TIMED = "_is_timed"
-"""The mark of the classes of connections that have a time to connect."""
+"""The mark of the classes of connections that know of deadlines."""
 
 
 def library(client: object) -> Any:
@@ -28,36 +37,71 @@ def library(client: object) -> Any:
     raise TypeError(f"a client of redis-py or valkey-py is needed, not {type(client).__name__}")
 
 
-def _connect_in_time(connection: Any, connect: Callable[[], None], seconds: float) -> None:
-    """Connects in time, with the retries of the client. Each attempt has what is left of the time."""
-    retry, timeouts = connection.retry, (connection.socket_timeout, connection.socket_connect_timeout)
-    end = time.monotonic() + seconds
+class _Deadline:
+    """The time of what a thread or a task does, which begins with the first wait. Each wait has a `share` of what is
+    left: half of it if more waits may follow."""
 
-    def set_timeouts(*timeouts: float | None) -> None:
-        connection.socket_timeout, connection.socket_connect_timeout = timeouts
+    def __init__(self, seconds: float, share: float = 1 / 2) -> None:
+        self.seconds, self.share = seconds, share
+        self.end: float | None = None
+        self.connections: dict[int, Any] = {}
+        """Those whose sockets may have another timeout for now."""
 
-    def call_with_retry(do: Callable[[], Any], fail: Callable[..., Any], *more: Any, **options: Any) -> Any:
-        def attempt() -> Any:
-            left = max(1.0, end - time.monotonic())  # the pause before may have taken all of the time
-            set_timeouts(*(left if timeout is None else min(timeout, left) for timeout in timeouts))
-            return do()
+    @property
+    def left(self) -> float:
+        now = time.monotonic()
+        if self.end is None:
+            self.end = now + self.seconds
+        return self.end - now
 
-        def failed(error: Exception, *count: int) -> None:
-            fail(error, *count)
-            if time.monotonic() >= end:
-                raise error
+    def part(self, own: float | None) -> float:
+        part = max(SHORTEST, self.left * self.share)
+        return part if own is None else min(own, part)
 
-        return retry.call_with_retry(attempt, failed, *more, **options)
+    def retry(self, own: Any) -> Any:
+        """Returns the retries of a client, which leave time for other servers."""
+        retry = copy(own)
+        retry._backoff = _Backoff(own._backoff, self)
+        return retry
 
-    connection.retry = copy(retry)
-    connection.retry.call_with_retry = call_with_retry
+
+class _Backoff:
+    """The pauses of a client between its attempts."""
+
+    def __init__(self, own: Any, deadline: _Deadline) -> None:
+        self.own, self.deadline = own, deadline
+        self.reset = own.reset
+
+    def compute(self, failures: int) -> float:
+        """Returns the next pause. Raises the error of the last attempt at the end, or after two waits without an
+        answer, because the time that is left is for another server."""
+        error = sys.exc_info()[1]
+        is_late = type(error).__name__ == "TimeoutError"  # of the library, of asyncio or of a socket
+        if error is not None and (self.deadline.left <= 0 or (is_late and failures > 1)):
+            raise error
+        return 0 if is_late else self.deadline.part(self.own.compute(failures))
+
+
+_deadline: ContextVar[_Deadline | None] = ContextVar("_deadline", default=None)
+"""The deadline of this thread or task, while it does something for a call of this package."""
+
+
+@contextmanager
+def _until(deadline: _Deadline) -> Generator[None, None, None]:
+    token = _deadline.set(deadline)
     try:
-        connect()
+        yield
     finally:
-        connection.retry = retry
-        set_timeouts(*timeouts)
-    # The socket and its reader have copies of the timeout.
-    connection._sock.settimeout(connection.socket_timeout)
+        _deadline.reset(token)
+        for connection in deadline.connections.values():
+            if hasattr(connection, "_sock"):
+                _use_own_timeout(connection)
+
+
+def _use_own_timeout(connection: Any) -> None:
+    """Gives the socket of a connection, and the reader with its copy, the timeout of the client again."""
+    if connection._sock is not None:
+        connection._sock.settimeout(connection.socket_timeout)
     buffer: Any = getattr(connection._parser, "_buffer", None)
     if hasattr(buffer, "socket_timeout"):
         buffer.socket_timeout = connection.socket_timeout
@@ -65,60 +109,80 @@ def _connect_in_time(connection: Any, connect: Callable[[], None], seconds: floa
         connection._parser._socket_timeout = connection.socket_timeout
 
 
-async def _in_time(connection: Any, connect: Callable[[], Any], seconds: float) -> None:
-    try:
-        await asyncio.wait_for(connect(), seconds)
-    except BaseException as error:
-        # The pool would give the next call a connection on which the replies to the handshake are still to come.
-        await connection.disconnect(nowait=True)
-        if isinstance(error, asyncio.TimeoutError):
-            raise library(connection).TimeoutError(f"no connection within {seconds:g} seconds") from None
-        raise
+def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -> property:
+    """Returns an attribute of a class of connections that is bounded by the deadline."""
+    own: Any = getattr(kind, name, None)  # some versions have a property or a slot
+
+    def get(self: Any) -> Any:
+        value = cast(Any, own.__get__(self) if own else vars(self)[name])
+        if (deadline := _deadline.get()) is None:
+            return value
+        deadline.connections[id(self)] = self
+        return bounded(deadline, value)
+
+    def put(self: Any, value: Any) -> None:
+        if own:
+            own.__set__(self, value)
+        else:
+            vars(self)[name] = value
+
+    return property(get, put)
 
 
-async def connect(connection: Any, seconds: float) -> None:
-    """Connects a connection for asyncio, unless it is connected."""
-    if not connection.is_connected:
-        await _in_time(connection, connection.connect, seconds)
+def _waiting(kind: Any, name: str) -> Callable[..., Any]:
+    """Returns a method of a class of connections that waits for the socket until the deadline."""
+
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        if _deadline.get() is not None and self._sock is not None:
+            self._sock.settimeout(self.socket_timeout)
+        return getattr(kind, name)(self, *arguments, **options)
+
+    return method
 
 
 @cache
 def _timed(kind: Any, blocking: bool) -> Any:
-    """Returns a class of connections with a time to connect, which objects of their own class can be given."""
+    """Returns a class of connections that knows of deadlines, which objects of their own class can be given."""
 
-    def connect(self: Any) -> None:
-        seconds = _seconds.get()
-        if seconds is None or self._sock is not None:
-            kind.connect(self)
-        else:
-            _connect_in_time(self, partial(kind.connect, self), seconds)
-
-    async def async_connect(self: Any) -> None:
-        seconds = _seconds.get()
-        if seconds is None or self.is_connected:
+    async def connect(self: Any) -> None:
+        deadline = _deadline.get()
+        if deadline is None or self.is_connected:
             await kind.connect(self)
         else:
-            await _in_time(self, partial(kind.connect, self), seconds)
+            await in_time(self, partial(kind.connect, self), deadline.seconds)
 
-    own = connect if blocking else async_connect
-    return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, "connect": own, TIMED: True})
+    timeouts = ("socket_timeout", "socket_connect_timeout")
+    own: dict[str, Any] = {name: _attribute(kind, name, _Deadline.part) for name in timeouts}
+    own["retry"] = _attribute(kind, "retry", _Deadline.retry)
+    if blocking:
+        own |= {name: _waiting(kind, name) for name in ("send_packed_command", "read_response")}
+    else:
+        own["connect"] = connect
+    return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, TIMED: True, **own})
 
 
-@contextmanager
-def _connecting(pool: Any, seconds: float, blocking: bool) -> Generator[None, None, None]:
+def _time(pool: Any, blocking: bool) -> None:
+    """Lets the connections of a pool, and of the Sentinels behind it, or of a node of a cluster, know of deadlines."""
     kind = pool.connection_class
-    if isinstance(kind, type) and TIMED not in vars(kind):  # a pool may have a function in place of the class
+    if TIMED in vars(kind):
+        return
+    if isinstance(kind, type):
         timed = _timed(kind, blocking)
         for name in ("_available_connections", "_in_use_connections", "_connections"):
             for connection in list(getattr(pool, name, ())):
                 if type(connection) is kind:
                     connection.__class__ = timed
-        pool.connection_class = timed
-    token = _seconds.set(seconds)
-    try:
-        yield
-    finally:
-        _seconds.reset(token)
+    else:  # a function in place of the class
+
+        def timed(**options: Any) -> Any:
+            connection = kind(**options)
+            connection.__class__ = _timed(cast(Any, type(connection)), blocking)
+            return connection
+
+        setattr(timed, TIMED, True)
+    for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
+        _time(sentinel.connection_pool, blocking)
+    pool.connection_class = timed
 
 
 def _get_connection(pool: Any) -> Any:
@@ -129,12 +193,85 @@ def _get_connection(pool: Any) -> Any:
 
 
 def connection_of(pool: Any, seconds: float) -> Any:
-    """Returns a connection of a pool. The wait for one that is free is the pool's, and is not in `seconds`."""
-    with _connecting(pool, seconds, blocking=True):
-        return _get_connection(pool)
+    """Returns a connection of a pool, whose health is checked if that is due. The wait for one that is free is the
+    pool's, and is not in `seconds`."""
+    _time(pool, blocking=True)
+    with _until(_Deadline(seconds)):
+        connection = _get_connection(pool)
+        try:
+            connection.check_health()
+        except BaseException:
+            pool.release(connection)
+            raise
+        return connection
 
 
 async def async_connection_of(pool: Any, seconds: float) -> Any:
-    """Like `connection_of`, for asyncio."""
-    with _connecting(pool, seconds, blocking=False):
+    """Returns a connection of a pool for asyncio. The wait for one that is free is the pool's."""
+    _time(pool, blocking=False)
+    with _until(_Deadline(seconds)):
         return await _get_connection(pool)
+
+
+@contextmanager
+def patience(connection: Any, seconds: float) -> Generator[None, None, None]:
+    """Gives a blocking connection that has no timeout this one."""
+    if connection.socket_timeout is not None:
+        yield
+        return
+    with _until(_Deadline(seconds, 1)):
+        yield
+
+
+async def in_time(connection: Any, work: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+    """Does something with a connection for asyncio, and closes the connection if that fails or takes longer."""
+    try:
+        return await asyncio.wait_for(work(), seconds)
+    except BaseException as error:
+        # The pool would give the next call a connection on which the replies to the handshake are still to come.
+        await connection.disconnect(nowait=True)
+        if isinstance(error, asyncio.TimeoutError):
+            raise library(connection).TimeoutError(f"no connection within {seconds:g} seconds") from None
+        raise
+
+
+def find_nodes(manager: Any, seconds: float) -> None:
+    """Reads the nodes of a cluster with a blocking client."""
+    name = type(manager).__module__.partition(".")[0]
+    make = getattr(manager, f"create_{name}_node")
+    if not hasattr(make, TIMED):
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            client = make(*arguments, **options)
+            _time(client.connection_pool, blocking=True)
+            return client
+
+        setattr(timed, TIMED, True)
+        setattr(manager, f"create_{name}_node", timed)
+    for node in _nodes(manager):
+        if (client := getattr(node, f"{name}_connection")) is not None:
+            _time(client.connection_pool, blocking=True)
+    with _until(_begun(seconds)):
+        manager.initialize()
+
+
+async def async_find_nodes(manager: Any, find: Callable[[], Coroutine[Any, Any, Any]], seconds: float) -> None:
+    """Like `find_nodes`, for asyncio, with the function that reads them."""
+    for node in _nodes(manager):
+        _time(node, blocking=False)
+    try:
+        with _until(_begun(seconds)):
+            await asyncio.wait_for(find(), seconds)
+    except asyncio.TimeoutError:
+        raise library(manager).TimeoutError(f"the cluster's nodes are not known within {seconds:g} seconds") from None
+
+
+def _nodes(manager: Any) -> list[Any]:
+    return [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
+
+
+def _begun(seconds: float) -> _Deadline:
+    """Returns a deadline that counts from now: one caller reads the nodes, while others wait for it."""
+    deadline = _Deadline(seconds)
+    deadline.end = time.monotonic() + seconds
+    return deadline

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Literal, TypeAlias, TypeVar, cast
 
-from .times import Seconds, micros
+from .times import LAST_LEASE, Seconds, micros, micros_ahead
 
 T = TypeVar("T")
 
@@ -69,8 +69,17 @@ def function(value: T, name: str) -> T:
     return value
 
 
+class _Plain:
+    """A limit without options behind its quantity."""
+
+    __slots__ = ()
+
+    def options(self) -> tuple[Argument, ...]:
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(_Plain):
     """A GCRA rate: `count` units per `per`, and a burst. For the commands that share the state of CL.THROTTLE.
 
     `at_once` is the number of units that can be taken at once, or `burst` is the number in addition to the first one,
@@ -120,12 +129,9 @@ class Rate:
     def arguments(self) -> tuple[Argument, ...]:
         return (self.burst, self.count, micros(self.per, "per"))
 
-    def options(self) -> tuple[Argument, ...]:
-        return ()
-
 
 @dataclass(frozen=True, slots=True)
-class _Capacity:
+class _Capacity(_Plain):
     """The common part of Bucket and Funnel."""
 
     kind: ClassVar[str]
@@ -148,9 +154,6 @@ class _Capacity:
 
     def arguments(self) -> tuple[Argument, ...]:
         return (self.capacity, self.count, micros(self.per, "per"))
-
-    def options(self) -> tuple[Argument, ...]:
-        return ()
 
 
 class Bucket(_Capacity):
@@ -221,9 +224,9 @@ class Fixed:
                 whole(self.per.first_day, "first_day", 1, _FIRST_DAYS[self.per.unit])
         elif isinstance(self.per, Total):
             if self.per.idle is not None:
-                micros(self.per.idle, "idle", least=1)
+                micros_ahead(self.per.idle, "idle")
         elif self.per is not None:
-            micros(self.per, "per", least=1)
+            micros_ahead(self.per, "per")
 
     @classmethod
     def per_hour(cls, limit: int, *, utc_offset: timedelta = timedelta(0)) -> Fixed:
@@ -277,31 +280,30 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sliding:
+class _Sliding(_Plain):
     """The common part of Window and Log."""
 
     kind: ClassVar[str]
     _most: ClassVar[int] = MOST
+    _periods: ClassVar[int] = 1
     limit: int
     per: Seconds
 
     def __init__(self, limit: int, *, per: Seconds) -> None:
         whole(limit, "limit", 1, self._most)
-        micros(per, "per", least=1)
+        micros_ahead(per, "per", times=self._periods)
         object.__setattr__(self, "limit", limit)
         object.__setattr__(self, "per", per)
 
     def arguments(self) -> tuple[Argument, ...]:
         return (self.limit, micros(self.per, "per"))
 
-    def options(self) -> tuple[Argument, ...]:
-        return ()
-
 
 class Window(_Sliding):
     """A sliding window of `limit` units per `per`, estimated from two counters."""
 
     kind = "WINDOW"
+    _periods = 2
     __slots__ = ()
 
 
@@ -324,7 +326,7 @@ class Lease:
 
     def __init__(self, places: int, *, lease: Seconds, holder: str | bytes) -> None:
         whole(places, "places", 1)
-        micros(lease, "lease", least=1)
+        micros_ahead(lease, "lease", last=LAST_LEASE)
         of_kind(holder, "holder", str, bytes)
         object.__setattr__(self, "places", places)
         object.__setattr__(self, "lease", lease)

@@ -544,18 +544,11 @@ class LocalLimiters:
             now = self.clock() // 1000
             state = self._known(key, _Gcra).set(rate, self.share)
             before = state.look(now, min(quantity, 1) if prepay else quantity)
-            if quantity > state.limit and not prepay:
-                forever = _answer(before, _CENTURIES, 0, "local")
-                assert isinstance(forever, RefusedForever)
-                return forever
-            if max_wait is not None and before.wait > max_wait:
-                return Refused(
-                    limit=before.limit,
-                    remaining=before.remaining,
-                    reset_after=seconds(before.reset),
-                    retry_after=seconds(before.wait),
-                    decided_by="local",
-                )
+            needed = _CENTURIES if quantity > state.limit and not prepay else before.wait
+            if needed >= _FOREVER or (max_wait is not None and needed > max_wait):
+                refused = _answer(before, needed, 0, "local")
+                assert not isinstance(refused, Admitted)
+                return refused
             if quantity:
                 state.take(now, quantity)
             left = state.look(now, 0)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from .answers import Key
-from .connecting import async_connection_of, connect, connection_of, library
+from .connecting import async_connection_of, async_find_nodes, connection_of, find_nodes, in_time, library, patience
 from .limiters import Argument, Arguments
 from .steps import Steps
 
@@ -29,8 +29,9 @@ class Ready(Protocol):
 
 
 MARGIN = 5.0
-"""How long connecting may take, and how long after the end of its wait in the server a call's reply may arrive, in
-seconds. The reply to a call that does not wait has the timeout of its client, or this time if the client has none."""
+"""How long each of these may take, in seconds: to find the nodes of a cluster, to connect, to write, and to reply after
+the end of a wait in the server. A write, and the reply to a call that does not wait, have the timeout of their client,
+or this time if the client has none."""
 REDIRECTIONS = 16
 """The number of times that a call is sent in a cluster that redirects it, before an error is raised."""
 PAUSE = 0.05
@@ -88,6 +89,10 @@ class _Link:
         """Prepares a cluster's client for a call."""
         raise NotImplementedError
 
+    def _find_nodes(self) -> Any:
+        """Reads the nodes of a cluster again."""
+        raise NotImplementedError
+
     def send_many(self, calls: list[Arguments]) -> Any:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         raise NotImplementedError
@@ -110,7 +115,7 @@ class _Link:
             except self.errors.AskError as error:
                 node, asking = (yield from self._node(error)), True
             except self.errors.MovedError:
-                yield self.client.nodes_manager.initialize
+                yield self._find_nodes
                 node, asking = self.client.get_node_from_key(key), False
             except self.errors.TryAgainError:
                 if held != 0 or attempt + 1 == REDIRECTIONS:
@@ -138,13 +143,13 @@ class _Link:
     def _refresh(self) -> Steps[None]:
         yield self._begin
         if self.stale:
-            yield self.client.nodes_manager.initialize
+            yield self._find_nodes
             self.stale = False
 
     def _node(self, error: Any) -> Steps[Any]:
         node = self.client.get_node(host=error.host, port=error.port)
         if node is None:
-            yield self.client.nodes_manager.initialize
+            yield self._find_nodes
             node = self.client.get_node(host=error.host, port=error.port)
         if node is None:
             raise error
@@ -164,17 +169,26 @@ class Link(_Link):
     def _begin(self) -> None:
         pass
 
+    def _find_nodes(self) -> None:
+        find_nodes(self.client.nodes_manager, MARGIN)
+
     def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         connection = connection_of(self.client.connection_pool, MARGIN)
         try:
-            connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
+            self._write(connection, calls)
             return [self._reply(connection) for _ in calls]
         except BaseException:
             connection.disconnect()
             raise
         finally:
             self.client.connection_pool.release(connection)
+
+    def _write(self, connection: Any, calls: list[Arguments]) -> None:
+        """Sends calls in one write."""
+        with patience(connection, MARGIN):
+            packed = connection.pack_commands([_now(arguments) for arguments in calls])
+            connection.send_packed_command(packed, check_health=False)
 
     def _reply(self, connection: Any) -> Any:
         try:
@@ -183,10 +197,10 @@ class Link(_Link):
             return error
 
     def _read(self, connection: Any, held: float | None) -> Any:
-        bounded = held != 0 or connection.socket_timeout is None
-        if bounded and not connection.can_read(None if held is None else held + MARGIN):
+        if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
             raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds")
-        return connection.read_response()
+        with patience(connection, MARGIN):
+            return connection.read_response()
 
     def _once(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
@@ -201,9 +215,9 @@ class Link(_Link):
                 raise
         try:
             if asking:
-                connection.send_command("ASKING")
+                self._write(connection, [("ASKING",)])
                 self._read(connection, 0)
-            connection.send_command(*_now(arguments))
+            self._write(connection, [arguments])
             return self._read(connection, held)
         except self.errors.ResponseError as error:
             if isinstance(error, self.errors.ReadOnlyError):
@@ -237,10 +251,17 @@ _left: weakref.WeakSet[Any] = weakref.WeakSet()
 """The connections over which nothing more can be sent."""
 
 
-def _release(node: Any, connection: Any) -> None:
-    # As the node's own execute_command does. Older versions have no method that returns a connection to its pool.
-    release = getattr(node, "release", None) or node._free.append
-    release(connection)
+@contextmanager
+def _patience(connection: Any) -> Generator[None, None, None]:
+    """Gives a connection for asyncio that has no timeout a timeout of `MARGIN`."""
+    if connection.socket_timeout is not None:
+        yield
+        return
+    connection.socket_timeout = MARGIN
+    try:
+        yield
+    finally:
+        connection.socket_timeout = None
 
 
 @dataclass(slots=True)
@@ -287,12 +308,16 @@ class AsyncLink(_Link):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _begin(self) -> None:
-        await self.client.initialize()
+        if getattr(self.client, "_initialize", True):
+            await async_find_nodes(self.client.nodes_manager, self.client.initialize, MARGIN)
+
+    async def _find_nodes(self) -> None:
+        manager = self.client.nodes_manager
+        await async_find_nodes(manager, manager.initialize, MARGIN)
 
     async def send_many(self, calls: list[Arguments]) -> list[Any]:
         """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
-        pool = self.client.connection_pool
-        connection = await async_connection_of(pool, MARGIN)
+        connection = await self._acquire(None)
         try:
             await self._write(connection, calls)
             return [await self._reply(connection) for _ in calls]
@@ -300,28 +325,38 @@ class AsyncLink(_Link):
             await connection.disconnect(nowait=True)
             raise
         finally:
-            await pool.release(connection)
+            await self._release(None, connection)
+
+    async def _acquire(self, node: Any) -> Any:
+        """Returns a connection of a node, or of the only server."""
+        if node is not None:
+            return node.acquire_connection()
+        return await async_connection_of(self.client.connection_pool, MARGIN)
+
+    async def _release(self, node: Any, connection: Any) -> None:
+        if node is None:
+            await self.client.connection_pool.release(connection)
+        else:
+            # As the node's own execute_command does. Older versions have no method that returns a connection.
+            (getattr(node, "release", None) or node._free.append)(connection)
 
     async def _write(self, connection: Any, calls: list[Arguments]) -> None:
-        """Sends calls in one write."""
-        await self._connect(connection)
-        await connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
-
-    async def _connect(self, connection: Any) -> None:
-        """Connects a connection that the server has closed, or that a node of a cluster has just made."""
+        """Sends calls in one write. Connects a connection that the server has closed, or that a node of a cluster has
+        just made."""
         if _is_broken(connection):
             await connection.disconnect(nowait=True)
-        await connect(connection, MARGIN)
+        if not connection.is_connected:
+            await in_time(connection, connection.connect, MARGIN)
+        elif connection.health_check_interval:
+            await in_time(connection, connection.check_health, MARGIN)
+        packed = connection.pack_commands([_now(arguments) for arguments in calls])
+        with _patience(connection):
+            await connection.send_packed_command(packed, check_health=False)
 
     async def _read(self, connection: Any) -> Any:
         """Reads the reply to a call that does not wait."""
-        if connection.socket_timeout is not None:
+        with _patience(connection):
             return await connection.read_response()
-        connection.socket_timeout = MARGIN
-        try:
-            return await connection.read_response()
-        finally:
-            connection.socket_timeout = None
 
     async def _reply(self, connection: Any) -> Any:
         try:
@@ -334,9 +369,15 @@ class AsyncLink(_Link):
     ) -> Any:
         if self.pipelined and held == 0 and not asking:
             return await self._in_turn(node, arguments, ready)
-        if node is None:
-            return await self._by_pool(arguments, held, ready)
-        return await self._by_node(node, arguments, held, ready, asking)
+        connection = await self._acquire(node)
+        try:
+            if ready is not None:
+                ready(connection)
+            if asking:
+                await self._exchange(connection, ("ASKING",), 0)
+            return await self._exchange(connection, arguments, held)
+        finally:
+            await self._release(node, connection)
 
     def _in_turn(self, node: Any, arguments: Arguments, ready: Ready | None) -> asyncio.Future[Any]:
         """Sends a call with all others of this turn of the event loop. Returns the future of the reply."""
@@ -360,11 +401,7 @@ class AsyncLink(_Link):
         """Sends the calls of a turn in one write, and gives each its reply."""
         connection = None
         try:
-            connection = (
-                await async_connection_of(self.client.connection_pool, MARGIN)
-                if node is None
-                else node.acquire_connection()
-            )
+            connection = await self._acquire(node)
             calls = [call for call in calls if call.is_ready(connection)]
             if not calls:
                 return
@@ -385,38 +422,12 @@ class AsyncLink(_Link):
             if not isinstance(error, Exception):
                 raise
         finally:
-            if connection is not None and node is None:
-                await self.client.connection_pool.release(connection)
-            elif connection is not None:
-                _release(node, connection)
-
-    async def _by_pool(self, arguments: Arguments, held: float | None, ready: Ready | None = None) -> Any:
-        pool = self.client.connection_pool
-        connection = await async_connection_of(pool, MARGIN)
-        try:
-            if ready is not None:
-                ready(connection)
-            return await self._exchange(connection, arguments, held)
-        finally:
-            await pool.release(connection)
-
-    async def _by_node(
-        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
-    ) -> Any:
-        connection = node.acquire_connection()
-        try:
-            if ready is not None:
-                ready(connection)
-            if asking:
-                await self._exchange(connection, ("ASKING",), 0)
-            return await self._exchange(connection, arguments, held)
-        finally:
-            _release(node, connection)
+            if connection is not None:
+                await self._release(node, connection)
 
     async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
         try:
-            await self._connect(connection)
-            await connection.send_command(*_now(arguments))
+            await self._write(connection, [arguments])
             if held == 0:
                 return await self._read(connection)
             # The connection's own timeout would end the wait and return None, like a call that was not admitted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as _time
 from datetime import timedelta
 from typing import TypeAlias, cast
 
@@ -11,6 +12,10 @@ Seconds: TypeAlias = float | timedelta
 
 LONGEST = (2**63 - 1) // 1000
 """The longest time that the server accepts, in microseconds: 292 years, in 64-bit nanoseconds."""
+LAST = 9_223_372_036_854_000
+"""The last instant at which a key can expire, in microseconds since the epoch: in the year 2262."""
+LAST_LEASE = 2**53 - 1
+"""The last instant at which a lease can end, in microseconds since the epoch: in the year 2255."""
 
 
 def micros(time: Seconds, name: str, *, least: int = 0) -> int:
@@ -30,6 +35,15 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
         raise ValueError(f"{name} must be at least {least / 1_000_000:g} seconds, not {time}")
     if whole > LONGEST:
         raise ValueError(f"{name} must be at most 292 years, not {time}")
+    return whole
+
+
+def micros_ahead(time: Seconds, name: str, *, least: int = 1, times: int = 1, last: int = LAST) -> int:
+    """Returns a time in microseconds that is the length of what begins now, `times` of which must end in time."""
+    whole = micros(time, name, least=least)
+    if times * whole > last - _time.time_ns() // 1000:
+        most = "a half of the time" if times == 2 else "the time"
+        raise ValueError(f"{name} must be at most {most} to the year {2255 if last < LAST else 2262}, not {time}")
     return whole
 
 

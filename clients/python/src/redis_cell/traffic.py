@@ -16,9 +16,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from .forks import in_each_child
 from .sending import Ready
+
+T = TypeVar("T", bound="_Counts")
 
 OVERDUE = 0.5
 """Calls are overdue when none of the calls under way has been answered for this time, in seconds."""
@@ -105,6 +108,7 @@ class Traffic(_Counts):
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
         self.changed = threading.Condition()
+        in_each_child(self, Traffic.begin_again)
 
     @contextmanager
     def exchange(self, ready: Ready, after: int | None) -> Generator[Exchange, None, None]:
@@ -175,32 +179,21 @@ class AsyncTraffic(_Counts):
             self.wake(1 if exchange.answered else math.inf)
 
 
-_of: weakref.WeakKeyDictionary[Any, Traffic] = weakref.WeakKeyDictionary()
-_async_of: weakref.WeakKeyDictionary[Any, AsyncTraffic] = weakref.WeakKeyDictionary()
+_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def traffic_of(pool: Any) -> Traffic:
-    """Returns the calls of all guards on a pool."""
+def traffic_of(pool: Any, kind: type[T]) -> T:
+    """Returns the calls of all guards on a pool: a Traffic, or an AsyncTraffic of a pool for asyncio."""
     with _making:
         if (found := _of.get(pool)) is None:
-            found = _of[pool] = Traffic(pool)
-        return found
-
-
-def async_traffic_of(pool: Any) -> AsyncTraffic:
-    """Returns the calls of all guards on a pool for asyncio."""
-    with _making:
-        if (found := _async_of.get(pool)) is None:
-            found = _async_of[pool] = AsyncTraffic(pool)
-        return found
+            found = _of[pool] = kind(pool)
+        return cast(T, found)
 
 
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
-    for traffic in list(_of.values()):
-        traffic.begin_again()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -20,7 +20,7 @@ from .limiters import whole
 from .local import LocalLimiters, Look, decided, together
 from .sending import MARGIN, Ready
 from .times import Seconds, micros
-from .traffic import OVERDUE, Exchange, Full, Overdue, async_traffic_of, traffic_of
+from .traffic import OVERDUE, AsyncTraffic, Exchange, Full, Overdue, Traffic, traffic_of
 from .waiting import Plan
 from .wire import Call, Hold, Pools, Take, takes_of
 
@@ -31,23 +31,25 @@ _log = logging.getLogger("redis_cell")
 
 
 @dataclass(frozen=True, slots=True)
-class FailOpen:
+class _AsksAgain:
+    """The common part of FailOpen and FailClosed."""
+
+    ask_again: Seconds = 1.0
+
+    def __post_init__(self) -> None:
+        micros(self.ask_again, "ask_again")
+
+
+class FailOpen(_AsksAgain):
     """Admits every call. After `ask_again`, one call is sent to the server again."""
 
-    ask_again: Seconds = 1.0
-
-    def __post_init__(self) -> None:
-        micros(self.ask_again, "ask_again")
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FailClosed:
+class FailClosed(_AsksAgain):
     """Refuses every call. After `ask_again`, one call is sent to the server again."""
 
-    ask_again: Seconds = 1.0
-
-    def __post_init__(self) -> None:
-        micros(self.ask_again, "ask_again")
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ class Guard(_Guard, Blocking):
         return _decided(self._policy, call)
 
     def _query(self, call: Call[T], errors: Any, ready: Ready) -> T:
-        traffic, after = traffic_of(self.cell.pool), None
+        traffic, after = traffic_of(self.cell.pool, Traffic), None
         while True:
             try:
                 with traffic.exchange(ready, after) as exchange, self._policy.watching(errors, exchange):
@@ -296,7 +298,7 @@ class AsyncGuard(_Guard, Asyncio):
         return _decided(self._policy, call)
 
     async def _query(self, call: Call[T], errors: Any, ready: Ready) -> T:
-        traffic, after = async_traffic_of(self.cell.pool), None
+        traffic, after = traffic_of(self.cell.pool, AsyncTraffic), None
         while True:
             try:
                 async with traffic.exchange(ready, after) as exchange:

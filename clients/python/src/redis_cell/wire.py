@@ -33,7 +33,7 @@ from .limiters import (
     served,
     whole,
 )
-from .times import Seconds, micros, micros_up
+from .times import Seconds, micros, micros_ahead, micros_up
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class Hold:
     def __post_init__(self) -> None:
         _check_key(self.key)
         of_kind(self.owner, "owner", str, bytes)
-        micros(self.period, "period", least=1)
+        micros_ahead(self.period, "period")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Once:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
-        micros(self.period, "period", least=1)
+        micros_ahead(self.period, "period")
         micros(self.pause, "pause")
         whole(self.tries, "tries", 1)
 
@@ -360,7 +360,7 @@ def refund(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
 
 def pause(key: Key, rate: Rate, wait: Seconds) -> Call[Balance]:
     """Admits nothing until `wait` has passed, and then single units at the rate: CL.PAUSE."""
-    time = micros(wait, "wait")
+    time = micros_ahead(wait, "wait", least=0)
     arguments = (*of_kind(rate, "rate", Rate).arguments(), time, "US")
     return Call("CL.PAUSE", key, arguments, answers.balance, settle=lambda by: by.pause(key, rate, time))
 
