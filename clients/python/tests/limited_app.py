@@ -39,7 +39,7 @@ def made(port: int, when_unavailable: WhenUnavailable) -> FastAPI:
     async def own() -> PlainTextResponse:  # pyright: ignore[reportUnusedFunction]
         return PlainTextResponse("a response that the route makes")
 
-    @app.get("/total", dependencies=[Depends(RateLimit(guard, Fixed.total(1), key=user, prefix="total"))])
+    @app.get("/total", dependencies=[Depends(RateLimit(guard, Fixed.total(2), key=user, quantity=cost, prefix="total"))])
     async def total() -> None:  # pyright: ignore[reportUnusedFunction]
         pass
 
