@@ -1,4 +1,4 @@
-"""A program under test that serves HTTP: for the tests of laravel, proxies and rack."""
+"""A program under test that serves HTTP: for the tests of the other folders."""
 
 import socket
 import subprocess
@@ -6,11 +6,19 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
+from typing import NamedTuple
 
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
+
+
+class Response(NamedTuple):
+    status: int
+    headers: Message
+    body: bytes
 
 
 class Served:
@@ -32,15 +40,15 @@ class Served:
                 self.assertLess(time.monotonic(), deadline, f"{program.args[0]} does not listen")
                 time.sleep(0.05)
 
-    def get(self):
+    def get(self) -> Response:
         try:
             response = urllib.request.urlopen(self.url, timeout=60)
         except urllib.error.HTTPError as error:
             response = error
         with response:
-            return response.status, response.headers
+            return Response(response.status, response.headers, response.read())
 
     def hammer(self, requests: int = 40) -> list[int]:
         """Sends requests, `at_once` at a time, and returns their statuses."""
         with ThreadPoolExecutor(self.at_once) as pool:
-            return [status for status, _ in pool.map(lambda _: self.get(), range(requests))]
+            return [response.status for response in pool.map(lambda _: self.get(), range(requests))]

@@ -4,7 +4,7 @@
 #   kinds      processor time and memory of each kind of limiter
 #   rungs      direct calls, remembered refusals, merged calls and leases at a round trip of 0.5 ms, in Rust, with 1 to
 #              64 callers, 1 and 10,000 keys, and 0 to 99 % refused; the same and more in Python; three minutes
-#   middleware a call of a tool of FastMCP with and without the middleware
+#   middleware a call of a tool of FastMCP with and without the middleware; writes bench/middleware.tsv
 #   publish    copies the last measurements to docs/scaling.md, bench/scaling.md and bench/rungs.tsv
 source "$(dirname "$0")/lib.sh"
 
@@ -32,7 +32,7 @@ part() {
     middleware)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
         start_server
-        REDIS_URL=redis://127.0.0.1:$port "$python/bin/python" bench/middleware.py
+        REDIS_URL=redis://127.0.0.1:$port "$python/bin/python" bench/middleware.py bench/middleware.tsv
         ;;
     *) die "no part of this name: $1" ;;
     esac

@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.sh"
 unittest() {
     (
         cd "$2"
-        PYTHONPATH=$OLDPWD/clients/python/src REDIS_URL=redis://127.0.0.1:$port "$1" -m unittest --verbose
+        PYTHONPATH=$OLDPWD/clients/python/src:$OLDPWD/examples REDIS_URL=redis://127.0.0.1:$port "$1" -m unittest --verbose
     ) 2>&1 | awk '
         { print; fflush() }
         /^Ran [0-9]+ tests?/ { ran = $2 }

@@ -1,7 +1,10 @@
 // The stores, with the real express-rate-limit, express and node-redis, and a server with the module: REDIS_URL.
 'use strict';
 const assert = require('node:assert');
+const { spawn } = require('node:child_process');
+const { once } = require('node:events');
 const fs = require('node:fs');
+const os = require('node:os');
 const path = require('node:path');
 const { after, before, beforeEach, test } = require('node:test');
 const express = require('express');
@@ -133,9 +136,26 @@ test('a window that is no time is an error, and so is a client that cannot send'
   assert.throws(() => new CellStore({ client: {} }), TypeError);
 });
 
+/** Runs a function with a client of a server that has not loaded the module. */
+async function withoutModule(use) {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'redis-cell-'));
+  const socket = path.join(folder, 'socket');
+  const words = ['--port', '0', '--unixsocket', socket, '--dir', folder, '--save', ''];
+  const server = spawn(process.env.REDIS_CELL_SERVER, words, { stdio: 'ignore' });
+  const bare = redis.createClient({ socket: { path: socket, reconnectStrategy: () => 20 } });
+  bare.on('error', () => {});
+  try {
+    await bare.connect();
+    await use(bare);
+  } finally {
+    await bare.disconnect().catch(() => {});
+    server.kill();
+    await once(server, 'exit');
+    fs.rmSync(folder, { recursive: true });
+  }
+}
+
 test('errors say what to do', async () => {
-  const other = (key, args) => client.sendCommand(['CL.OTHER', ...args.slice(1)]); // as without the module
-  await assert.rejects(store(WINDOW, { client: other }).increment('a'), /^Error: the server has not loaded redis-cell/);
   await client.rPush('limit:a', 'x');
   await assert.rejects(store().increment('a'), /^Error: WRONGTYPE .*limit:a/);
   await assert.rejects(new CellStore({ client }).increment('a'), /init\(\{ windowMs \}\)/);
@@ -148,7 +168,6 @@ test('the messages are those of the page', async () => {
     await client.sendCommand(['ACL', 'SETUSER', ...words.split(' ')]);
   }
   await client.rPush('limit:user123', 'x');
-  const without = (key, args) => client.sendCommand(['CL.OTHER', ...args.slice(1)]);
   const hit = (to) => store(WINDOW, { client: to }).increment('user123');
   const at = (url) => async () => {
     const other = redis.createClient({ url, socket: { reconnectStrategy: false } });
@@ -157,7 +176,7 @@ test('the messages are those of the page', async () => {
     await hit(other).finally(() => other.disconnect());
   };
   const mistakes = [
-    () => hit(without),
+    () => withoutModule(hit),
     () => hit(client),
     () => client.set('limit:user123', 'x').then(() => hit(client)),
     at(`redis://ann:secret@${host}`),

@@ -12,14 +12,10 @@ import sys
 import tempfile
 import time
 import unittest
-import urllib.error
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path
 
 from ratelimit import seconds
+from served import Served, free_port
 
 HERE = Path(__file__).parent
 NOBODY = "redis://127.0.0.1:1"  # nothing listens there
@@ -33,15 +29,8 @@ RATE_LIMIT |= {{"rate": Rate.per_hour(10), "name": "{name}"}}
 """
 
 
-@dataclass
-class Response:
-    status: int
-    headers: Message
-    body: bytes
-
-
-class ProjectTest(unittest.TestCase):
-    def start(self, change: str = "", url: str | None = None) -> None:
+class ProjectTest(Served, unittest.TestCase):
+    def start(self, change: str = "", url: str | None = None, serves: bool = True) -> None:
         """Starts gunicorn with the settings of the project, but for the rate, a name of its own, and this change."""
         folder = self.enterContext(tempfile.TemporaryDirectory())
         self.name = f"test-{secrets.token_hex(4)}"
@@ -50,33 +39,14 @@ class ProjectTest(unittest.TestCase):
         environment = os.environ | {"DJANGO_SETTINGS_MODULE": "changed", "PYTHONPATH": path}
         if url:
             environment["REDIS_URL"] = url
-        listener = self.enterContext(socket.create_server(("127.0.0.1", 0), backlog=128))
+        port = free_port()
         command = [sys.executable, "-m", "gunicorn", "--workers", "2", "--threads", "4", "--log-level", "error"]
+        command = ["setpriv", "--pdeathsig", "TERM", *command, "--bind", f"127.0.0.1:{port}", "wsgi"]
         self.errors = Path(folder, "errors")
         with self.errors.open("wb") as errors:
-            self.server = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *command, "--bind", f"fd://{listener.fileno()}", "wsgi"],
-                cwd=HERE,
-                env=environment,
-                pass_fds=[listener.fileno()],
-                stderr=errors,
-            )
-        self.addCleanup(self.server.wait)
-        self.addCleanup(self.server.terminate)
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-
-    def get(self) -> Response:
-        try:
-            response = urllib.request.urlopen(self.url, timeout=60)
-        except urllib.error.HTTPError as error:
-            response = error
-        with response:
-            return Response(response.status, response.headers, response.read())
-
-    def hammer(self, requests: int = 40) -> list[int]:
-        """Sends requests, eight at a time, and returns their statuses."""
-        with ThreadPoolExecutor(8) as pool:
-            return [response.status for response in pool.map(lambda _: self.get(), range(requests))]
+            self.server = subprocess.Popen(command, cwd=HERE, env=environment, stderr=errors)
+        if serves:
+            self.serves(self.server, port)
 
     def test_the_budget_is_exact(self) -> None:
         self.start()
@@ -136,12 +106,12 @@ class ProjectTest(unittest.TestCase):
         self.assertEqual(self.hammer(20), [200] * 20)
 
     def test_the_choice_is_required(self) -> None:
-        self.start('del RATE_LIMIT["when_unavailable"]')
+        self.start('del RATE_LIMIT["when_unavailable"]', serves=False)
         self.assertNotEqual(self.server.wait(timeout=60), 0)
         self.assertIn("RATE_LIMIT must have ['key', 'name', 'rate', 'url', 'when_unavailable']", self.errors.read_text())
 
     def test_a_name_with_a_colon_is_an_error(self) -> None:
-        self.start('RATE_LIMIT["name"] = "api:v1"')
+        self.start('RATE_LIMIT["name"] = "api:v1"', serves=False)
         self.assertNotEqual(self.server.wait(timeout=60), 0)
         self.assertIn("no colon", self.errors.read_text())
 

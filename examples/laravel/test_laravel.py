@@ -49,18 +49,18 @@ class LaravelTest(Served, unittest.TestCase):
 
     def test_fields(self) -> None:
         self.start()
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual((status, headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]), (200, "10", "9"))
         self.assertEqual(headers["X-RateLimit-Reset"], "8640")
         self.assertNotIn("Retry-After", headers)
         self.redis.execute_command("CL.CHARGE", KEY, 9, 10, 86400, 9)
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual((status, headers["X-RateLimit-Remaining"]), (429, "0"))
         self.assertIn(int(headers["Retry-After"]), range(8000, 8641))
 
     def test_fail_open_lets_through(self) -> None:
         self.start(redis_port=1)
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual(status, 200)
         self.assertNotIn("X-RateLimit-Limit", headers)
         self.assertIn("no rate limit: Connection refused", self.log.read_text())

@@ -89,13 +89,13 @@ class Suite(Served):
     def test_a_refused_request_does_not_reach_the_application(self) -> None:
         self.start()
         self.redis.execute_command("CL.THROTTLE", KEY, 9, 60, 60, 8)
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual(status, 200)
         self.assertEqual(headers["X-RateLimit-Limit"], "10")
         self.assertNotIn("Retry-After", headers)
         self.redis.execute_command("CL.PAUSE", KEY, 9, 60, 60, 30)
         before = Application.requests
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual((status, Application.requests), (429, before))
         self.assertEqual(headers["X-RateLimit-Remaining"], "0")
         self.assertIn(int(headers["Retry-After"]), range(1, 31))
@@ -111,7 +111,7 @@ class Suite(Served):
 
     def test_fail_open_lets_through(self) -> None:
         self.start(redis_port=1)
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual((status, Application.requests), (200, 1))
         self.assertNotIn("X-RateLimit-Limit", headers)
 
@@ -125,7 +125,7 @@ class Suite(Served):
         self.addCleanup(self.redis.config_set, "requirepass", "")
         self.start(fail_open=False, REDIS_PASSWORD="p@ss word")
         for _ in range(3):
-            status, headers = self.get()
+            status, headers, _ = self.get()
             self.assertEqual((status, headers["X-RateLimit-Limit"]), (200, "10"))
 
     def test_a_wrong_password_is_an_error_in_both_choices(self) -> None:

@@ -59,7 +59,7 @@ class RackTest(Served, unittest.TestCase):
         self.assertEqual(self.redis.get(key), "40")
         rest = DAY - time.time() % DAY
         self.assertTrue(rest < self.redis.pttl(key) / 1000 + 1 and self.redis.ttl(key) <= DAY + 1)
-        status, headers = self.get()
+        status, headers, _ = self.get()
         self.assertEqual(status, 429)
         self.assertTrue(rest - 60 < int(headers["Retry-After"]) <= rest + 1)
 

@@ -152,14 +152,6 @@ fn every_recipe_is_what_the_server_answers() {
     assert_replays(&mut server.connect(), "recipes", &steps(recipes));
 }
 
-#[test]
-fn the_examples_for_choosing_are_what_the_server_answers() {
-    let server = Server::start();
-    for choosing in [include_str!("../../docs/choosing.md"), include_str!("../../docs/choosing.zh-CN.md")] {
-        assert_replays(&mut server.connect(), "choosing", &steps(choosing));
-    }
-}
-
 /// A program sends the calls at once, and a person types one in five seconds.
 #[test]
 fn the_tutorial_is_what_the_server_answers_at_any_speed() {

@@ -208,6 +208,7 @@ fn names_for_screen_readers_and_a_phone_without_scrolling_sideways() {
 fn the_search_of_the_site_leads_to_the_page() {
     let site = Site::serve();
     for (words, address, heading) in [
+        ("CL.THROTTLE", "/docs/commands/cl.throttle.html", "CL.THROTTLE"),
         ("leaky bucket funnel", "/docs/commands/cl.funnel.html", "CL.FUNNEL"),
         ("限流", "/README.zh-CN.html", "redis-cell"),
         ("滑动窗口日志", "/docs/choosing.zh-CN.html", "选择限流器"),

@@ -29,6 +29,7 @@ def made(port: int, when_unavailable: WhenUnavailable) -> FastAPI:
     every = RateLimit(guard, Log(1000, per=3600), key=user, prefix="every")
     app.add_middleware(RateLimitMiddleware, limit=every)
     app.add_exception_handler(RateLimited, rate_limited)
+    two = RateLimit(guard, Fixed.total(2), key=user, quantity=cost, prefix="total")
     hourly = {"hour": Fixed(10, per=3600), "second": Rate(1000, per=1)}
 
     @app.get("/exact", dependencies=[Depends(RateLimit(guard, hourly, key=user, prefix="exact"))])
@@ -39,7 +40,7 @@ def made(port: int, when_unavailable: WhenUnavailable) -> FastAPI:
     async def own() -> PlainTextResponse:  # pyright: ignore[reportUnusedFunction]
         return PlainTextResponse("a response that the route makes")
 
-    @app.get("/total", dependencies=[Depends(RateLimit(guard, Fixed.total(1), key=user, prefix="total"))])
+    @app.get("/total", dependencies=[Depends(two)])
     async def total() -> None:  # pyright: ignore[reportUnusedFunction]
         pass
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ import servers
 from redis_cell import (
     AsyncBudget,
     AsyncCell,
+    AsyncGuard,
     Budget,
     BudgetExceeded,
     BudgetWarning,
@@ -157,6 +161,43 @@ async def test_agents_in_parallel_never_overspend(server: servers.Server) -> Non
         assert sum(row["tokens"] for row in (await budgets[0].used()).values()) == sum(done)
 
 
+def test_what_a_process_that_is_killed_has_held_comes_back_after_the_period(server: servers.Server) -> None:
+    with server.admin as admin:
+        admin.flushall()
+
+        def child(client: redis.Redis) -> Budget:
+            return Budget(Cell(client), "run:4", tokens=1000, period=1).child("subagent", tokens=700)
+
+        def dies() -> None:
+            with redis.Redis(port=server.port) as client:
+                child(client).step("search", tokens=600).__enter__()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        assert not servers.in_child(dies)
+        keys = ("{run:4}:tokens", "{run:4}/subagent:tokens")
+        assert admin.mget(*keys) == ["600", "600"]
+        with redis.Redis(port=server.port) as client:
+            left = child(client)
+            servers.wait_until(lambda: left.left() == {"tokens": 700})
+            with left.step("search", tokens=700) as step:
+                step.used(tokens=650)
+            assert admin.mget(*keys) == ["650", "650"] and left.used() == {"search": {"tokens": 650}}
+            assert not admin.exists("{run:4}:holds")
+
+
+def test_limits_of_one_name_may_differ_and_each_process_has_its_own(server: servers.Server) -> None:
+    with server.admin as admin, redis.Redis(port=server.port) as client:
+        admin.flushall()
+        small, large = (Budget(Cell(client), "run:4", tokens=tokens) for tokens in (100, 300))
+        with small.step("search", tokens=100):
+            pass
+        with large.step("search", tokens=150):
+            pass
+        assert (small.left(), large.left()) == ({"tokens": 0}, {"tokens": 50})
+        with pytest.raises(BudgetExceeded, match="more tokens than the budget 'run:4' has: 0 left"):
+            small.step("search", tokens=1).__enter__()
+
+
 def test_mistakes_are_named() -> None:
     cell: Any = FakeCell()
 
@@ -195,6 +236,19 @@ def test_mistakes_are_named() -> None:
     for text, mistake in mistakes:
         with pytest.raises((TypeError, ValueError), match=text):
             mistake()
+
+
+async def test_a_guard_logs_what_the_page_of_errors_says(caplog: pytest.LogCaptureFixture) -> None:
+    with servers.running() as server:
+        async with redis.asyncio.Redis(port=server.port) as client:
+            guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed(), timeout=0.5)
+            server.freeze()
+            with pytest.raises(RateLimited):
+                await AsyncBudget(guard, "run:4", tokens=1).step("search").__aenter__()
+            server.thaw()
+    (record,) = caplog.records
+    said = record.message.removeprefix("the server is unavailable, and FailClosed decides: ")
+    assert f"`{said}`" in (Path(__file__).parents[3] / "docs/errors.md").read_text()
 
 
 def test_without_the_server_a_budget_is_what_the_guard_says() -> None:

@@ -142,12 +142,16 @@ def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
         # The middleware lists its limit, and leaves the numbers of the one that refused.
         assert second.headers["x-ratelimit-remaining"] == "0" and second.headers["x-ratelimit-limit"] == "1"
         assert 3590 <= int(second.headers["retry-after"]) <= 3600
-        total = [client.get(limited + "/total", headers={"x-user": "eve"}) for _ in range(2)]
-        assert [answer.status_code for answer in total] == [200, 429]
-        for answer in total:
-            assert answer.headers["ratelimit"].replace('"every";r=999, ', "").startswith('"total";r=0')
-            assert answer.headers["x-ratelimit-remaining"] == "0"
-            assert not {"x-ratelimit-reset", "retry-after"} & set(answer.headers)
+
+
+def test_of_a_total_no_wait_helps_but_only_what_exceeds_all_of_it_is_too_large(limited: str) -> None:
+    with httpx.Client(headers={"x-user": "eve"}) as client:
+        for cost, status, left in ((3, 413, 2), (1, 200, 1), (3, 413, 1), (2, 429, 1), (1, 200, 0), (1, 429, 0)):
+            answer = client.get(f"{limited}/total?cost={cost}")
+            assert answer.status_code == status, cost
+            assert f'"total";r={left}' in answer.headers["ratelimit"]
+            assert answer.headers["x-ratelimit-remaining"] == str(left)
+            assert "retry-after" not in answer.headers and ("x-ratelimit-reset" in answer.headers) == (left == 2)
 
 
 async def test_requests_wait_for_their_turn_and_block_nobody(limited: str) -> None:

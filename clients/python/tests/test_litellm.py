@@ -25,6 +25,7 @@ import pytest
 import redis
 from fastapi import HTTPException
 from litellm.proxy._types import UserAPIKeyAuth
+from litellm.proxy.openai_files_endpoints.common_utils import encode_file_id_with_model
 
 import servers
 from redis_cell import FailClosed, Rate, Take
@@ -34,7 +35,7 @@ from upstream import Upstream, serving
 PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
 MODELS += ["first", "second", "killed", "responses", "claude", "warm", "ways", "loose", "wild/*"]
-MODELS += ["stranded", "dear", "cheap", "tagged"]
+MODELS += ["stranded", "dear", "cheap", "tagged", "small", "polite", "ordered", "ours", "batched"]
 HERE = Path(__file__).parent / "proxy"
 PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
 
@@ -100,6 +101,15 @@ def proxies() -> Iterator[Proxies]:
             }
             for model, upstream in upstreams.items()
         ]
+        by_name = {model["model_name"]: model for model in models}
+        second = {"model_info": {"id": "second-of-ordered"}, "litellm_params": by_name["ordered"]["litellm_params"]}
+        by_name["ordered"]["litellm_params"] = {**second["litellm_params"], "order": 1}
+        second["litellm_params"]["order"] = 2
+        by_name["ours"] |= {"model_name": "model_name_free4_1"}
+        by_name["ours"]["model_info"] |= {"team_id": "free4", "team_public_model_name": "ours"}
+        tiers = dict.fromkeys(("SIMPLE", "MEDIUM", "COMPLEX", "REASONING"), "ways")
+        auto = {"model": "auto_router/complexity_router", "complexity_router_config": {"tiers": tiers}}
+        models += [{"model_name": "ordered", **second}, {"model_name": "auto", "litellm_params": auto}]
         config = {
             "model_list": models,
             "litellm_settings": {"callbacks": "rules.limiter", "num_retries": 0},
@@ -107,6 +117,8 @@ def proxies() -> Iterator[Proxies]:
                 "disable_cooldowns": True,
                 "num_retries": 0,
                 "fallbacks": [{"first": ["second"]}, {"loose": ["ways"]}],
+                "context_window_fallbacks": [{"small": ["ways"]}],
+                "content_policy_fallbacks": [{"polite": ["ways"]}],
                 "model_group_alias": {"alias": "ways"},
                 "routing_groups": [{"group_name": "group", "models": ["ways"], "routing_strategy": "simple-shuffle"}],
             },
@@ -430,45 +442,71 @@ async def test_tags_end_users_and_members_have_limits(proxies: Proxies) -> None:
 
 
 async def test_a_batch_is_charged_once(proxies: Proxies) -> None:
-    """Its requests have used 70 tokens, by their rows in the file of the answers."""
+    """To the months of its user and its model, whatever its id. Its requests have used 70 tokens, by their rows."""
     headers = {"authorization": "Bearer sk-free-batcher"}
+    three = encode_file_id_with_model("three", "batched", id_type="batch")
     async with httpx.AsyncClient(timeout=60, headers=headers) as client:
-        for batch in ("one", "one", "two", "one"):
+        for batch, charged in (("one", 70), ("one", 70), ("two", 140), (three, 210), ("three", 210), (three, 210)):
             (await client.get(f"{random.choice(proxies.urls)}/v1/batches/{batch}")).raise_for_status()
-            servers.wait_until(lambda: proxies.number("user", "batcher", "month") >= 70)
-    servers.wait_until(lambda: proxies.number("user", "batcher", "month") == 140)
+            servers.wait_until(lambda charged=charged: proxies.number("user", "batcher", "month") >= charged)
+    servers.wait_until(lambda: proxies.number("user", "batcher", "month") == 210)
+    assert proxies.number("model", "fake", "month") == 140  # no deployment, but the rows have a model
+    # A batch has half the price.
+    assert (proxies.number("model", "batched", "month"), proxies.number("model", "batched", "money")) == (70, 80)
+    with proxies.server.admin as admin:
+        assert not admin.keys("*batche*:tpm")
+
+
+TOO_LONG = (400, {"x-error": "This model's maximum context length is 5 tokens"})
+NOT_ALLOWED = (400, {"x-error": "invalid_request_error: content_policy_violation"})
+FAILED = (500, dict[str, str]())
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "more"),
+    ("name", "model", "more", "fault"),
     [
-        ("ways", "ways", {}),
-        ("id-of-ways", "ways", {}),
-        ("alias", "ways", {}),
-        ("loose", "ways", {}),
-        ("wild/any", "wild/*", {}),
-        ("group", "ways", {}),
-        ("loose", "ways", {"fallbacks": ["alias"]}),
-        ("ways", "ways", {"priority": 1}),
-        ("alias", "ways", {"stream": True}),
-        ("id-of-ways", "ways", {"path": "messages"}),
-        ("alias", "ways", {"path": "completions"}),
-        ("group", "ways", {"path": "embeddings"}),
-        ("ways,alias", "ways", {}),
-        ("ways,id-of-ways", "ways", {"fastest_response": True}),
-        ("alias,ways", "ways", {"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]}),
+        ("ways", "ways", {}, None),
+        ("id-of-ways", "ways", {}, None),
+        ("alias", "ways", {}, None),
+        ("of-key", "ways", {}, None),
+        ("of-team", "ways", {}, None),
+        ("ours", "ours", {"key": "sk-free4-all"}, None),
+        ("wild/any", "wild/*", {}, None),
+        ("group", "ways", {}, None),
+        ("auto", "ways", {}, None),
+        ("ordered", "ordered", {}, FAILED),
+        ("loose", "ways", {}, FAILED),
+        ("loose", "ways", {"fallbacks": ["alias"]}, FAILED),
+        ("loose", "ways", {"fallbacks": [{"*": ["ways"]}]}, FAILED),  # as default_fallbacks
+        ("small", "ways", {}, TOO_LONG),
+        ("polite", "ways", {}, NOT_ALLOWED),
+        ("ways", "ways", {"priority": 1}, None),
+        ("alias", "ways", {"stream": True}, None),
+        ("id-of-ways", "ways", {"path": "messages"}, None),
+        ("alias", "ways", {"path": "completions"}, None),
+        ("group", "ways", {"path": "embeddings"}, None),
+        ("ways,alias", "ways", {}, None),
+        ("ways,id-of-ways", "ways", {"fastest_response": True}, None),
+        (
+            "alias,ways",
+            "ways",
+            {"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]},
+            None,
+        ),
     ],
 )
 async def test_limits_are_those_of_the_deployment_that_is_called(
-    proxies: Proxies, name: str, model: str, more: dict[str, Any]
+    proxies: Proxies, name: str, model: str, more: dict[str, Any], fault: tuple[int, dict[str, str]] | None
 ) -> None:
     with proxies.server.admin as admin:
         admin.delete(*(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month")), "{litellm}:user:all:month")
-    upstream, loose = proxies.upstreams[model], proxies.upstreams["loose"]
+    upstream = proxies.upstreams[model]
     upstream.seen.clear()
     upstream.tokens = 0
-    loose.faults.extend([(500, {})] * 8)
-    responses = await proxies.ask_all(name, ["sk-free-all"] * 8, **more)
+    if fault is not None:
+        proxies.upstreams[name].faults.extend([fault] * 8)
+    key = more.get("key", "sk-free-all")
+    responses = await proxies.ask_all(name, [key] * 8, **{name: more[name] for name in more if name != "key"})
     assert len(upstream.seen) == 3, [(response.status_code, response.text) for response in responses]
     assert proxies.number("model", model, "rpm") == 3
     if not more:

@@ -85,7 +85,7 @@ class Upstream:
         if status == 200:
             self.tokens += 5 + completion
         await start(send, status, {"content-type": "application/json", **headers})
-        await write(send, json.dumps(answer(path, status, completion)).encode(), False)
+        await write(send, json.dumps(answer(path, status, completion, headers.get("x-error", "no"))).encode(), False)
 
     def decide(self) -> tuple[int, dict[str, str]]:
         now = time.monotonic()
@@ -119,10 +119,10 @@ def chunk(content: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps({**head, **content}).encode() + b"\n\n"
 
 
-def answer(path: str, status: int, completion: int) -> dict[str, Any]:
+def answer(path: str, status: int, completion: int, error: str = "no") -> dict[str, Any]:
     if status != 200:
         kind = "rate_limit_exceeded" if status == 429 else "server_error"
-        return {"error": {"message": "no", "type": kind, "code": kind}}
+        return {"error": {"message": error, "type": kind, "code": kind}}
     if path.endswith("/messages"):
         content = [{"type": "text", "text": "hello"}]
         used = {"input_tokens": 5, "output_tokens": completion}

@@ -31,6 +31,7 @@ from .waiting import async_wait, check_runs
 from .wire import Take
 
 Field: TypeAlias = tuple[str, str]
+Status: TypeAlias = tuple[int, str]
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -109,13 +110,11 @@ def _until_more(limit: Counted, row: Answer) -> int | None:
     return math.ceil(row.reset_after) if isinstance(limit, Fixed) and row.reset_after < math.inf else None
 
 
-def refusal(answer: Answer) -> tuple[int, str]:
+def refusal(answer: Answer, too_large: bool) -> Status:
     """Returns the status of a refusal, and its reason."""
     if answer.decided_by == "fail_closed":
         return 503, "the rate limiter is unavailable"
-    if isinstance(answer, RefusedForever) and answer.reset_after < math.inf:  # or else a total is used up
-        return 413, "the request alone exceeds a limit"
-    return 429, "a limit is reached"
+    return (413, "the request alone exceeds a limit") if too_large else (429, "a limit is reached")
 
 
 class RateLimit:
@@ -153,8 +152,11 @@ class RateLimit:
         if timeout is not None:
             micros(timeout, "timeout")
 
-    async def decide(self, connection: HTTPConnection) -> tuple[Together[Answer], list[Field]] | None:
-        """Takes from the limits. Returns the answer, and the fields of the response. None without a limit."""
+    async def decide(self, connection: HTTPConnection) -> tuple[Together[Answer], list[Field], Status | None] | None:
+        """Takes from the limits. Returns the answer, the fields of the response, and the status of a refusal.
+
+        None without a limit.
+        """
         client = await _value(self.key, connection)
         if client is None:
             return None
@@ -164,16 +166,18 @@ class RateLimit:
         takes = [Take(keys[name], limit, quantity) for name, limit in self.limits.items()]
         answer = await async_wait(self.cell, *takes, timeout=self.timeout)
         known = answer.combined.decided_by in ("server", "local")
-        return answer, fields(self.limits, answer, keys) if known else []
+        # No wait helps either if a total is used up, but then the request is not too large.
+        too_large = any(isinstance(row, RefusedForever) and quantity > row.limit for row in answer.values())
+        refused = None if answer else refusal(answer.combined, too_large)
+        return answer, fields(self.limits, answer, keys) if known else [], refused
 
     async def __call__(self, request: HTTPConnection, response: Response) -> Together[Answer] | None:
         decided = await self.decide(request)
         if decided is None:
             return None
-        answer, found = decided
-        if not answer:
-            status, reason = refusal(answer.combined)
-            raise HTTPException(status, reason, headers=dict(found))
+        answer, found, refused = decided
+        if refused is not None:
+            raise HTTPException(*refused, headers=dict(found))
         shared: list[list[Field]] | None = request.scope.get(FIELDS)
         if shared is None:
             add_fields(response.headers, found)
@@ -215,9 +219,9 @@ class RateLimitMiddleware:
             if ahead.left:
                 return
             if decided is not None:
-                answer, own = decided
-                if not answer:
-                    response = _problem(*refusal(answer.combined), own, answer)
+                answer, own, refused = decided
+                if refused is not None:
+                    response = _problem(*refused, own, answer)
                     return await response(cast(Any, scope), receive, cast(Any, send))
                 found.append(own)
 
@@ -293,7 +297,9 @@ async def rate_limited(request: Request, error: Exception) -> JSONResponse:
     """A handler that answers the refusals of `limited`: app.add_exception_handler(RateLimited, rate_limited)."""
     assert isinstance(error, RateLimited)
     own = [] if error.answer.decided_by == "fail_closed" else _told(error.answer, error.retry_after)
-    return _problem(*refusal(error.answer), own)
+    # The quantity is not known. What is taken from a total that has no end does not come back.
+    too_large = isinstance(error.answer, RefusedForever) and error.answer.reset_after < math.inf
+    return _problem(*refusal(error.answer, too_large), own)
 
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "client_address", "rate_limited"]

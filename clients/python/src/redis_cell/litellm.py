@@ -658,20 +658,26 @@ class Limiter(CustomLogger):
         elif admission is not None:
             if _is_batch(response_obj):
                 await self._settle(admission, 0, 0)
-                await self._charge_batch(admission, response_obj, kwargs.get("response_cost"))
+                await self._charge_batch(admission, response_obj, kwargs)
             elif kwargs.get("cache_hit"):
                 await self._settle(admission, 0, 0)
             else:
                 usage = getattr(response_obj, "usage", None)
                 await self._settle(admission, _total(usage), kwargs.get("response_cost"))
 
-    async def _charge_batch(self, admission: Admission, batch: Any, dollars: float | None) -> None:
-        """Charges what the requests in a batch have used to the months of whoever retrieves it first, once."""
-        tokens = _total(getattr(batch, "usage", None))
-        months = [part for part in admission.parts if isinstance(part.take.limit, Fixed)]
+    async def _charge_batch(self, admission: Admission, batch: Any, kwargs: Mapping[str, Any]) -> None:
+        """Charges what the requests in a batch have used to the months of its model and of whoever retrieves it first.
+
+        Not to the limits of minutes: the requests have run before, in up to a day.
+        """
+        tokens, model = _total(getattr(batch, "usage", None)), _called(kwargs) or _model_of_rows(batch)
+        parts = [part for part in admission.parts if part.scope != "model"]
+        parts += [] if model is None else self._parts_of(model, admission.estimated)
+        months = [part for part in parts if isinstance(part.take.limit, Fixed)]
         if tokens is not None and months:
-            hold = replace(self._hold(), owner=f"batch:{batch.id}")
-            await self._charge(Taken(months, hold).used(tokens, micro_dollars(dollars or 0)), hold, None, BATCHES)
+            hold = replace(self._hold(), owner=f"batch:{_id_of(batch)}")
+            used = Taken(months, hold).used(tokens, micro_dollars(kwargs.get("response_cost") or 0))
+            await self._charge(used, hold, None, BATCHES)
 
     async def async_post_call_failure_hook(
         self, request_data: Any, original_exception: Any, user_api_key_dict: Any, traceback_str: Any = None
@@ -815,6 +821,21 @@ def _total(usage: Any) -> int | None:
 
 def _is_batch(response: Any) -> bool:
     return getattr(response, "object", None) == "batch"
+
+
+def _model_of_rows(batch: Any) -> str | None:
+    """Returns the model of a batch that belongs to no deployment, by the rows of its answers."""
+    names = set(cast(Mapping[str, Any], getattr(batch, "_hidden_params", None) or {}).get("batch_models") or ())
+    return _model_of(names.pop()) if len(names) == 1 else None
+
+
+def _id_of(batch: Any) -> str:
+    """Returns the upstream's id of a batch, to which the proxy adds the model at some time after the call."""
+    with contextlib.suppress(ImportError):
+        from litellm.proxy.openai_files_endpoints.common_utils import get_original_file_id
+
+        return get_original_file_id(str(batch.id))
+    return str(batch.id)
 
 
 def _tags_of(data: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,10 @@ limiter = Limiter(
             "claude": Limits(requests_per_minute=5, tokens_per_month=1_000_000),
             "ways": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
             "wild/*": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
+            "ordered": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
+            "ours": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
+            "fake": Limits(tokens_per_minute=1000, tokens_per_month=9000),
+            "batched": Limits(tokens_per_minute=1000, tokens_per_month=9000, dollars_per_month="1"),
             "warm": Limits(requests_per_minute=1000),
             "killed": Limits(requests_per_minute=30, tokens_per_month=1_000_000, calls_at_once=10),
             "stranded": Limits(tokens_per_month=1_000_000, dollars_per_month="10"),
@@ -44,7 +48,7 @@ limiter = Limiter(
         "user": {
             "tight": Limits(requests_per_minute=2),
             "all": Limits(tokens_per_month=1_000_000),
-            "batcher": Limits(tokens_per_month=9000),
+            "batcher": Limits(tokens_per_minute=1000, tokens_per_month=9000),
         },
     },
     max_wait=25,
@@ -57,5 +61,6 @@ async def auth(request: Any, api_key: str) -> UserAPIKeyAuth:
     team, user = api_key.removeprefix("sk-").split("-")
     metadata = {"redis_cell": {"requests_per_minute": 40}}
     if team.startswith("free"):
-        return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team)
+        aliases = {"aliases": {"of-key": "ways"}, "team_model_aliases": {"of-team": "ways"}}
+        return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team, **aliases)
     return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team, org_id="acme", organization_metadata=metadata)
