@@ -823,11 +823,13 @@ pub fn turn() {
         let timer = with(|world| {
             let (&(at, id), _) = world.timers.first_key_value()?;
             // Timers that are set meanwhile wait for the next turn, or for later.
-            if at > now || id > last { None } else { world.timers.remove(&(at, id)) }
+            world.firing = (at <= now && id <= last).then_some(at);
+            world.firing.and_then(|at| world.timers.remove(&(at, id)))
         });
         let Some((code, data)) = timer else { break };
         enter(Context::default(), |context| boundary::run_with(code, context, data));
     }
+    with(|world| world.firing = None);
     if with(|world| clock::monotonic() >= world.cron) {
         with(|world| world.cron = clock::monotonic() + world.cron_every);
         cron();

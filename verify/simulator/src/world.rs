@@ -302,6 +302,8 @@ pub struct World {
     pub timers: BTreeMap<(i64, u64), (Code, usize)>,
     /// The number of timers so far.
     pub timer_count: u64,
+    /// The microsecond of the timer that fires.
+    pub firing: Option<i64>,
     /// The module's commands.
     pub commands: BTreeMap<Bytes, Command>,
     /// Who follows keyspace events.

@@ -46,7 +46,7 @@ const THEMES: [Theme; 10] = [
 /// Histories that a real server can be made to follow, without clients that wait and with them.
 const REAL_THEMES: [Theme; 2] = [
     ([40, 30, 0, 0, 25, 0, 0, 0, 5, 4, 0, 0, 0, 0], 20),
-    ([20, 15, 12, 20, 30, 0, 0, 8, 8, 4, 0, 0, 0, 0], 8),
+    ([20, 15, 12, 20, 30, 0, 0, 8, 8, 4, 0, 1, 0, 0], 8),
 ];
 
 /// The places of some weights.
