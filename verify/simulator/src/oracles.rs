@@ -745,6 +745,9 @@ impl Judge {
             if own.words != answer.words || answer.waited != Some(own.since) {
                 continue;
             }
+            if let Some(promise) = own.promise.filter(|at| answer.at > at + self.slack()) {
+                past_booking(answer.client, answer.at - promise);
+            }
             let leases = matches!(own.call.parts[0].limit, Limit::Lease { .. });
             if first(&answer.reply) == Some(0) {
                 let forbidden = with(|world| {
@@ -1147,11 +1150,7 @@ impl Judge {
             with(|world| world.violates("progress", text));
         }
         if let Some((at, client)) = self.promises.first().filter(|(at, _)| *at < late) {
-            let text = format!(
-                "client {client} still waits {} after a booking behind it has acted",
-                history::time(now - at)
-            );
-            with(|world| world.violates("progress", text));
+            past_booking(*client, now - at);
         }
     }
 
@@ -1337,6 +1336,12 @@ fn passed(world: &World) -> i64 {
 /// How far the module's clock is ahead of the wall clock.
 fn lead() -> i128 {
     i128::from(clock::module() - clock::wall())
+}
+
+/// A client waits for this long after a booking behind it has acted.
+fn past_booking(client: u64, time: i64) {
+    let text = format!("client {client} waits {} longer than a booking behind it", history::time(time));
+    with(|world| world.violates("progress", text));
 }
 
 fn stuck(key: &str, waiter: &Waiter, who: &str) {

@@ -26,7 +26,7 @@ const THEMES: [Theme; 10] = [
     // Queues of CL.BTHROTTLE.
     ([15, 3, 30, 0, 35, 3, 0, 8, 2, 0, 0, 0, 0, 0], 3),
     // Queues of flows.
-    ([8, 8, 2, 35, 35, 2, 0, 8, 2, 0, 0, 0, 0, 0], 3),
+    ([8, 14, 2, 35, 35, 2, 0, 8, 4, 0, 0, 0, 0, 0], 3),
     // Everything.
     ([20, 15, 12, 18, 30, 3, 0, 8, 8, 4, 3, 1, 3, 0], 8),
     // Another module acts.
@@ -50,6 +50,7 @@ const REAL_THEMES: [Theme; 2] = [
 ];
 
 /// The places of some weights.
+const PASS: usize = 4;
 const CLOCKS: usize = 6;
 const RIGHTS: usize = 12;
 const OTHERS: usize = 13;
@@ -136,8 +137,10 @@ impl Writer {
 
     /// The writer of a seed, for so many clients; 0 for as many as the seed says.
     pub fn new(seed: u64, clients: u64) -> Self {
-        let (_, theme, number) = theme(seed);
+        let (_, mut theme, number) = theme(seed);
         let mut random = Rng::with_seed(seed ^ 0x5eed);
+        // In some histories, more happens before time passes.
+        theme.0[PASS] /= random.choice([1, 1, 3]).unwrap_or(1);
         let cluster = seed < REAL && Self::settings(seed).cluster;
         let mut writer = Self {
             clients: if clients > 0 { clients } else { random.u64(3..14) },
@@ -377,7 +380,13 @@ impl Writer {
         if self.chance(1) {
             return self.random.choice(["CL.TOP", "CL.TOP 2", "CL.TOP RESET"]).unwrap_or_default().into();
         }
-        let key = self.some_key();
+        let mut key = self.some_key();
+        if self.chance(30)
+            && let Some(call) = self.awaited()
+            && let Some(awaited) = self.keys.iter().find(|key| key.name == call.parts[0].key)
+        {
+            key = awaited.clone();
+        }
         let Key { name, limit, .. } = &key;
         let quantity = self.quantity(key.most);
         match key.kind {
@@ -439,7 +448,7 @@ impl Writer {
 
     fn several(&mut self) -> String {
         let what = self.random.u8(..10);
-        if what == 1
+        if (1..=3).contains(&what)
             && self.chance(30)
             && let Some(line) = self.settled_flow()
         {
