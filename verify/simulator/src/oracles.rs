@@ -334,7 +334,7 @@ impl Judge {
         self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
         self.follow_waiters(is_call);
-        self.follow_bookings(&answers);
+        self.follow_bookings(&answers, is_call);
         self.replication();
         let is_held_up = with(|world| {
             // Timers follow the wall clock; the module sets its own again when the cron runs.
@@ -909,7 +909,7 @@ impl Judge {
     }
 
     /// Bookings take the costs of the clients before them with them, who are served before the booking acts.
-    fn follow_bookings(&mut self, answers: &[Answer]) {
+    fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
         let lines = &self.lines;
         self.booked.retain(|place| lines.get(place).is_some_and(|line| !line.is_empty()));
         for answer in answers.iter().filter(|answer| answer.waited.is_none()) {
@@ -917,7 +917,10 @@ impl Judge {
             let place = (answer.db, call.parts[0].key.clone());
             match call.verb.as_str() {
                 "RESERVE" if self.is_waited_for(place.0, &place.1) => {
-                    self.promise(&call, &place, answer);
+                    // In other steps, clients may have come after the booking.
+                    if is_call {
+                        self.promise(&call, &place, answer);
+                    }
                     self.booked.insert(place);
                 }
                 // These delay everybody, or deduct from bookings.
