@@ -506,9 +506,13 @@ functions! {
     "CreateTimer" = fn create_timer(_ctx: C, period: c_longlong, code: usize, data: usize) -> u64 {
         with(|world| {
             world.timer_count += 1;
-            let (id, at) = (world.timer_count, clock::wall().div_euclid(1_000) + period * 1_000);
-            world.timers.insert((at, id), (Code(code), data));
-            id
+            // The server's table has one timer at each microsecond, the one that fires included.
+            let mut at = clock::wall().div_euclid(1_000) + period * 1_000;
+            while world.firing == Some(at) || world.timers.range((at, 0)..(at + 1, 0)).next().is_some() {
+                at += 1;
+            }
+            world.timers.insert((at, world.timer_count), (Code(code), data));
+            world.timer_count
         })
     }
     "StopTimer" = fn stop_timer(_ctx: C, timer: u64, _data: usize) -> c_int {

@@ -26,17 +26,13 @@ pub mod class {
 }
 
 /// Every command, with whether it writes.
-const COMMANDS: [(&str, bool); 25] = [
+const COMMANDS: [(&str, bool); 20] = [
     ("SET", true),
-    ("GET", false),
     ("DEL", true),
     ("UNLINK", true),
-    ("EXISTS", false),
     ("PEXPIRE", true),
     ("PEXPIREAT", true),
     ("PERSIST", true),
-    ("PTTL", false),
-    ("TYPE", false),
     ("RENAME", true),
     ("COPY", true),
     ("MOVE", true),
@@ -44,7 +40,6 @@ const COMMANDS: [(&str, bool); 25] = [
     ("FLUSHDB", true),
     ("FLUSHALL", true),
     ("HSET", true),
-    ("HGETALL", false),
     ("ZADD", true),
     ("ZREM", true),
     ("ZREMRANGEBYRANK", true),
@@ -94,7 +89,7 @@ pub fn name(words: &[Bytes]) -> String {
 pub fn keys(words: &[Bytes]) -> Vec<Bytes> {
     match name(words).as_str() {
         "SWAPDB" | "FLUSHDB" | "FLUSHALL" => vec![],
-        "DEL" | "UNLINK" | "EXISTS" => words[1..].to_vec(),
+        "DEL" | "UNLINK" => words[1..].to_vec(),
         "RENAME" | "COPY" => words.iter().skip(1).take(2).cloned().collect(),
         _ => words.get(1).into_iter().cloned().collect(),
     }
@@ -190,11 +185,6 @@ impl Run<'_> {
                 self.effect = Some(effect);
                 Reply::Simple("OK".into())
             }
-            "GET" => match self.keys.get(db, arg(1)?).map(|entry| &entry.value) {
-                None => Reply::Null,
-                Some(Value::Text(bytes)) => Reply::Text(bytes.clone()),
-                Some(_) => return Err(WRONG_TYPE),
-            },
             "INCR" => {
                 let key = arg(1)?;
                 let (old, expiry) = match self.keys.get(db, key) {
@@ -238,9 +228,6 @@ impl Run<'_> {
                 self.effect = (deleted > 0).then_some(verbatim);
                 Reply::Int(deleted)
             }
-            "EXISTS" => {
-                Reply::Int(words[1..].iter().filter(|key| self.keys.get(db, key).is_some()).count() as i64)
-            }
             "PEXPIRE" => {
                 let at = self.now.saturating_add(number(arg(2)?).ok_or(SYNTAX)?);
                 self.expire_at(arg(1)?, at)
@@ -258,13 +245,6 @@ impl Run<'_> {
                     self.effect = Some(verbatim);
                 }
                 Reply::Int(had.is_some().into())
-            }
-            "PTTL" => Reply::Int(match self.keys.get(db, arg(1)?) {
-                None => -2,
-                Some(entry) => entry.expiry.map_or(-1, |at| at - self.now),
-            }),
-            "TYPE" => {
-                Reply::Simple(self.keys.get(db, arg(1)?).map_or("none", |entry| entry.value.kind()).into())
             }
             "RENAME" => {
                 let (from, to) = (arg(1)?, arg(2)?);
@@ -333,13 +313,6 @@ impl Run<'_> {
                 self.effect = Some(verbatim);
                 Reply::Int(1)
             }
-            "HGETALL" => match self.keys.get(db, arg(1)?).map(|entry| &entry.value) {
-                None => Reply::Array(vec![]),
-                Some(Value::Hash(fields)) => Reply::Array(
-                    fields.iter().flat_map(|(name, value)| [name, value]).cloned().map(Reply::Text).collect(),
-                ),
-                Some(_) => return Err(WRONG_TYPE),
-            },
             "ZADD" => {
                 let key = arg(1)?;
                 let mode = words.get(2).map(|word| word.to_ascii_uppercase()).unwrap_or_default();

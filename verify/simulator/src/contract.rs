@@ -31,7 +31,7 @@ pub struct Hold {
 }
 
 /// A call of the module, as the pages explain its words.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Call {
     /// The command, without `CL.`.
     pub verb: String,
@@ -186,24 +186,7 @@ impl Call {
             ["S", "MS", "US"].iter().any(|unit| word.eq_ignore_ascii_case(unit.as_bytes()))
         });
         let mut reader = Reader { words: &words[1..words.len() - usize::from(named)] };
-        let mut call = Self {
-            verb,
-            parts: vec![],
-            joins: vec![],
-            hold: None,
-            unit,
-            age: None,
-            saturates: false,
-            max_wait: None,
-            prepays: false,
-            wait: 0,
-            timeout: None,
-            flow: None,
-            weight: None,
-            max_len: None,
-            once: None,
-            once_period: 0,
-        };
+        let mut call = Self { verb, unit, ..Self::default() };
         if ["MTAKE", "MPEEK", "MSETTLE", "BMTAKE"].contains(&call.verb.as_str()) {
             call.several(&mut reader)?;
         } else {

@@ -71,16 +71,6 @@ pub enum Value {
 }
 
 impl Value {
-    /// The word of the command `TYPE`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Text(_) => "string",
-            Self::Hash(_) => "hash",
-            Self::ZSet(_) => "zset",
-            Self::Other(kind) => kind,
-        }
-    }
-
     /// The value on one line.
     pub fn shown(&self) -> String {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();

@@ -38,6 +38,52 @@ struct Waiter {
     db: i32,
     order: u64,
     since: i64,
+    /// When the first booking behind it acts, by which it is served.
+    promise: Option<i64>,
+}
+
+impl Waiter {
+    /// The key whose line it is in.
+    fn place(&self) -> (i32, String) {
+        (self.db, self.call.parts[0].key.clone())
+    }
+
+    fn is_plain(&self) -> bool {
+        self.call.verb == "BTHROTTLE"
+    }
+
+    fn deadline(&self) -> Option<i128> {
+        self.call.timeout.map(|timeout| i128::from(self.since) + timeout)
+    }
+}
+
+/// Who waits for a key: clients by their order.
+#[derive(Debug, Default)]
+struct Line {
+    /// Those of CL.BTHROTTLE, and their costs.
+    plain: BTreeMap<u64, u64>,
+    costs: i128,
+    /// Those of CL.BMTAKE, in each flow, and those of them that have a key of ONCE.
+    flows: BTreeMap<Option<Bytes>, BTreeMap<u64, u64>>,
+    with_once: BTreeSet<u64>,
+    /// How many clients of CL.BMTAKE name the key.
+    named: usize,
+}
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.flows.is_empty()
+    }
+
+    /// The clients of one order.
+    fn peers(&self, of: &Waiter) -> Option<&BTreeMap<u64, u64>> {
+        if of.is_plain() { Some(&self.plain) } else { self.flows.get(&of.call.flow) }
+    }
+
+    /// The first client of CL.BTHROTTLE, and that of each flow.
+    fn heads(&self) -> impl Iterator<Item = u64> {
+        [&self.plain].into_iter().chain(self.flows.values()).filter_map(|all| Some(*all.first_key_value()?.1))
+    }
 }
 
 /// What was admitted on a key by one limit.
@@ -58,8 +104,8 @@ struct Flows {
     time: i128,
     /// The weight and the finish tag of each flow.
     known: BTreeMap<Option<Bytes>, (i128, i128)>,
-    /// The flow of each client, in the order of arrival.
-    clients: BTreeMap<u64, Option<Bytes>>,
+    /// The clients of each flow, in the order of arrival.
+    clients: BTreeMap<Option<Bytes>, BTreeSet<u64>>,
     /// The start tag and the number of the first client of each flow.
     firsts: BTreeMap<Option<Bytes>, (i128, u64)>,
     /// Whether something has happened that cannot be followed.
@@ -79,13 +125,20 @@ impl Flows {
         own.0 = weight.unwrap_or(own.0);
         self.firsts.entry(flow.clone()).or_insert((own.1.max(time), order));
         self.known.insert(flow.clone(), own);
-        self.clients.insert(order, flow.clone());
+        self.clients.entry(flow.clone()).or_default().insert(order);
     }
 
     /// A client leaves, and has got this quantity.
-    fn leave(&mut self, order: u64, got: Option<i128>) {
-        let Some(flow) = self.clients.remove(&order) else { return };
-        let Some(&(start, _)) = self.firsts.get(&flow).filter(|(_, first)| *first == order) else {
+    fn leave(&mut self, order: u64, flow: &Option<Bytes>, got: Option<i128>) {
+        let Some(clients) = self.clients.get_mut(flow) else { return };
+        if !clients.remove(&order) {
+            return;
+        }
+        let next = clients.first().copied();
+        if next.is_none() {
+            self.clients.remove(flow);
+        }
+        let Some(&(start, _)) = self.firsts.get(flow).filter(|(_, first)| *first == order) else {
             self.are_lost |= got.is_some();
             return;
         };
@@ -94,10 +147,10 @@ impl Flows {
             let (weight, finish) = self.known.entry(flow.clone()).or_insert((1, 0));
             *finish = self.time + step(quantity, *weight);
         }
-        self.firsts.remove(&flow);
-        if let Some((&next, _)) = self.clients.iter().find(|(_, of)| **of == flow) {
-            let start = self.known.get(&flow).map_or(0, |(_, finish)| *finish).max(self.time);
-            self.firsts.insert(flow, (start, next));
+        self.firsts.remove(flow);
+        if let Some(next) = next {
+            let start = self.known.get(flow).map_or(0, |(_, finish)| *finish).max(self.time);
+            self.firsts.insert(flow.clone(), (start, next));
         }
     }
 
@@ -126,6 +179,10 @@ fn step(quantity: i128, weight: i128) -> i128 {
 #[derive(Debug, Default)]
 pub struct Judge {
     waiters: BTreeMap<u64, Waiter>,
+    lines: BTreeMap<(i32, String), Line>,
+    /// When clients stop waiting, and when they must have been served.
+    deadlines: BTreeSet<(i128, u64)>,
+    promises: BTreeSet<(i64, u64)>,
     ledgers: BTreeMap<(i32, String), Ledger>,
     /// Whether the wall clock is set within a call.
     is_set_within: bool,
@@ -232,26 +289,17 @@ impl Judge {
             }
             is_plain && world.settings.tick == 0
         });
-        // What a client waits for counts as taken of the keys that it waits for.
-        let names = |waiter: &&Waiter| {
-            waiter.db == db
-                && call.parts.iter().any(|part| waiter.call.parts.iter().any(|own| own.key == part.key))
-        };
         before.is_plain &= !self.is_set_within && call.once.is_none();
-        for waiter in self.waiters.values().filter(names) {
+        // What a client waits for counts as taken of the keys that it waits for.
+        let is_behind = !["CHARGE", "REFUND", "PAUSE", "MSETTLE"].contains(&call.verb.as_str());
+        for part in &call.parts {
+            let place = (db, part.key.clone());
+            let Some(line) = self.lines.get(&place) else { continue };
             // Another module may have booked behind them.
-            before.is_plain &= with(|world| !world.settings.beside);
-            let part = &waiter.call.parts[0];
-            let is_behind = !["CHARGE", "REFUND", "PAUSE", "MSETTLE"].contains(&call.verb.as_str());
-            match &part.limit {
-                Limit::Throttle { rate, .. }
-                    if waiter.call.verb == "BTHROTTLE"
-                        && is_behind
-                        && !self.booked.contains(&(db, part.key.clone())) =>
-                {
-                    *before.queued.entry(part.key.clone()).or_default() += rate.cost(part.quantity);
-                }
-                _ => before.is_plain = false,
+            before.is_plain &= line.named == 0 && with(|world| !world.settings.beside);
+            if !line.plain.is_empty() {
+                before.is_plain &= is_behind && !self.booked.contains(&place);
+                before.queued.insert(part.key.clone(), line.costs);
             }
         }
         before.goes_before = self.goes_before(&call, db);
@@ -287,8 +335,8 @@ impl Judge {
             && (is_call || answers.iter().all(|answer| crate::commands::name(&answer.words) != "CLIENT"));
         self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
-        self.follow_waiters(&answers, is_call);
-        self.follow_bookings(&answers);
+        self.follow_waiters(is_call);
+        self.follow_bookings(&answers, is_call);
         self.replication();
         let is_held_up = with(|world| {
             // Timers follow the wall clock; the module sets its own again when the cron runs.
@@ -303,6 +351,9 @@ impl Judge {
         });
         // After a step that lets no time pass, the server has not had its turn.
         let has_its_turn = !is_held_up && matches!(step, Step::Pass(_));
+        if is_held_up || !matches!(step, Step::Pass(_) | Step::Call(..) | Step::Close(_) | Step::User(..)) {
+            self.forget_promises(&[]);
+        }
         if !has_its_turn {
             self.free_since = clock::monotonic();
         }
@@ -431,20 +482,15 @@ impl Judge {
         if part.quantity == 0 || call.saturates || has_more || call.verb == "RESERVE" {
             return None;
         }
-        let of_key = |one: &&Waiter| one.db == db && one.call.parts[0].key == part.key;
-        let mut all: Vec<&Waiter> = self.waiters.values().filter(of_key).collect();
-        all.sort_by_key(|one| one.order);
+        let line = self.lines.get(&(db, part.key.clone()))?;
         let is_alone = |one: &Waiter| {
-            one.call.parts[1..].iter().all(|other| {
-                other.key != part.key
-                    && !self.waiters.values().any(|waiter| waiter.call.parts[0].key == other.key)
-            })
+            let mut others = one.call.parts[1..].iter();
+            others.all(|other| other.key != part.key && !self.is_waited_for(db, &other.key))
         };
-        let mut flows = BTreeSet::new();
-        let heads = all.iter().filter(|one| flows.insert((one.call.verb.clone(), one.call.flow.clone())));
+        let heads = line.heads().filter_map(|client| self.waiters.get(&client));
         let ready = heads.filter(|one| one.call.once.is_none() && !one.call.parts[0].shadow && is_alone(one));
         let now = i128::from(clock::module() - self.slack());
-        let ready: Vec<&&Waiter> =
+        let ready: Vec<&Waiter> =
             ready.filter(|one| self.admits(one, now, 1..one.call.parts.len()) == Some(true)).collect();
         let waits: i128 = ready.iter().map(|one| one.call.parts[0].quantity).sum();
         if waits == 0
@@ -462,6 +508,7 @@ impl Judge {
             db,
             order: 0,
             since: 0,
+            promise: None,
         };
         (self.admits(&both, i128::from(clock::module()), 0..1) == Some(false)).then_some(waits as u64)
     }
@@ -649,6 +696,7 @@ impl Judge {
     }
 
     fn spoil_keys(&mut self, keys: &[Bytes]) {
+        self.forget_promises(keys);
         for key in keys {
             for db in 0..2 {
                 self.stored.remove(&(db, key.clone()));
@@ -660,6 +708,7 @@ impl Judge {
 
     /// From here on, keys have a past that is not known.
     fn all_spoilt(&mut self) {
+        self.forget_promises(&[]);
         self.stored.clear();
         self.ledgers.values_mut().for_each(|ledger| ledger.is_spoilt = true);
         let keys: Vec<(i32, String)> = with(|world| {
@@ -704,6 +753,9 @@ impl Judge {
             if own.words != answer.words || answer.waited != Some(own.since) {
                 continue;
             }
+            if let Some(promise) = own.promise.filter(|at| answer.at > at + self.slack()) {
+                past_booking(answer.client, answer.at - promise);
+            }
             let leases = matches!(own.call.parts[0].limit, Limit::Lease { .. });
             if first(&answer.reply) == Some(0) {
                 let forbidden = with(|world| {
@@ -731,16 +783,12 @@ impl Judge {
             if first(&answer.reply) != Some(0) || own.call.once.is_some() || leases {
                 continue;
             }
-            let is_before = |(client, other): &(&u64, &Waiter)| {
-                other.order < own.order
-                    && !gone.contains(client)
-                    && other.db == own.db
-                    && other.call.verb == own.call.verb
-                    && other.call.parts[0].key == own.call.parts[0].key
-                    && other.call.flow == own.call.flow
-                    && with(|world| world.clients.get(client).is_some_and(|one| one.blocked.is_some()))
+            let waits = |client: &u64| {
+                with(|world| world.clients.get(client).is_some_and(|one| one.blocked.is_some()))
             };
-            if let Some((other, _)) = self.waiters.iter().find(is_before) {
+            let peers = self.lines.get(&own.place()).and_then(|line| line.peers(own));
+            let mut before = peers.into_iter().flat_map(|peers| peers.range(..own.order)).map(|(_, one)| one);
+            if let Some(other) = before.find(|client| !gone.contains(client) && waits(client)) {
                 let line = history::line(&answer.words);
                 let text = format!(
                     "{line} of client {} is admitted before client {other}, who came first",
@@ -841,39 +889,94 @@ impl Judge {
             };
             let is_admitted = first(&answer.reply) == Some(0);
             flows.are_lost |= is_admitted && call.once.is_some();
-            let is_ready = |order: u64| {
-                self.waiters.values().any(|one| {
+            let line = self.lines.get(&own.place());
+            let is_ready = |flow: &Option<Bytes>, order: u64| {
+                let client = line.and_then(|line| line.flows.get(flow)?.get(&order));
+                client.and_then(|client| self.waiters.get(client)).is_some_and(|one| {
                     let Call { parts, once, hold, .. } = &one.call;
-                    one.order == order && parts.len() == 1 && once.is_none() && hold.is_none()
+                    parts.len() == 1 && once.is_none() && hold.is_none()
                 })
             };
             let start = flows.firsts.get(&call.flow).copied().filter(|_| is_admitted && !flows.are_lost);
-            let before = flows.firsts.values().filter(|first| Some(**first) < start && is_ready(first.1));
-            if let Some((_, order)) = before.min() {
+            let before = flows.firsts.iter().filter(|(_, first)| Some(**first) < start);
+            if let Some((_, (_, order))) =
+                before.filter(|(flow, first)| is_ready(flow, first.1)).min_by_key(|(_, first)| **first)
+            {
                 let text = format!(
                     "{} is admitted before the {order}th client that has waited: {flows:?}",
                     history::line(&answer.words)
                 );
                 with(|world| world.violates("fair", text));
             }
-            flows.leave(own.order, is_admitted.then_some(call.parts[0].quantity));
+            flows.leave(own.order, &call.flow, is_admitted.then_some(call.parts[0].quantity));
         }
     }
 
-    /// Bookings take the costs of the clients before them with them.
-    fn follow_bookings(&mut self, answers: &[Answer]) {
-        let waits = |db: i32, key: &str| {
-            self.waiters.values().any(|one| one.db == db && one.call.parts[0].key == key)
-        };
-        self.booked.retain(|(db, key)| waits(*db, key));
-        let books = |answer: &&Answer| crate::commands::name(&answer.words) == "CL.RESERVE";
-        for answer in answers.iter().filter(books) {
-            if let Some(call) = Call::parse(&answer.words)
-                && waits(answer.db, &call.parts[0].key)
-            {
-                self.booked.insert((answer.db, call.parts[0].key.clone()));
+    fn is_waited_for(&self, db: i32, key: &str) -> bool {
+        self.lines.get(&(db, key.to_owned())).is_some_and(|line| !line.is_empty())
+    }
+
+    /// Bookings take the costs of the clients before them with them, who are served before the booking acts.
+    fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
+        let lines = &self.lines;
+        self.booked.retain(|place| lines.get(place).is_some_and(|line| !line.is_empty()));
+        for answer in answers.iter().filter(|answer| answer.waited.is_none()) {
+            let Some(call) = Call::parse(&answer.words) else { continue };
+            let place = (answer.db, call.parts[0].key.clone());
+            match call.verb.as_str() {
+                "RESERVE" if self.is_waited_for(place.0, &place.1) => {
+                    // In other steps, clients may have come after the booking.
+                    if is_call {
+                        self.promise(&call, &place, answer);
+                    }
+                    self.booked.insert(place);
+                }
+                // These delay everybody, or deduct from bookings.
+                "PAUSE" | "REFUND" | "MSETTLE" => self.forget_promises(&asked_for(&call)),
+                _ => {}
             }
         }
+    }
+
+    /// The clients before a booking are served when it acts, if no timer is too late for that.
+    fn promise(&mut self, call: &Call, place: &(i32, String), answer: &Answer) {
+        let Limit::Throttle { max_burst, rate } = &call.parts[0].limit else { return };
+        let is_certain = rate.cost(*max_burst) + rate.cost(1) / 10 > i128::from(5 * MILLI)
+            && with(|world| world.settings.tick == 0 && !world.settings.beside)
+            && !self.is_set_within
+            && !call.prepays
+            && call.parts[0].quantity > 0;
+        let Reply::Array(numbers) = &answer.reply else { return };
+        let wait = numbers.get(3).and_then(first).filter(|_| is_certain && first(&answer.reply) == Some(0));
+        let (Some(wait), Some(line)) = (wait, self.lines.get(place)) else { return };
+        let at = answer.at + wait * call.unit as i64;
+        let mut open = vec![];
+        for client in line.plain.values().rev() {
+            let Some(waiter) = self.waiters.get(client) else { return };
+            if waiter.call.parts[0].limit != call.parts[0].limit {
+                return;
+            }
+            if waiter.promise.is_some() {
+                break;
+            }
+            open.push(*client);
+        }
+        for client in open {
+            self.waiters.entry(client).and_modify(|waiter| waiter.promise = Some(at));
+            self.promises.insert((at, client));
+        }
+    }
+
+    /// What happens to these keys may delay the clients before bookings; without keys, to all.
+    fn forget_promises(&mut self, keys: &[Bytes]) {
+        let waiters = &mut self.waiters;
+        self.promises.retain(|(_, client)| {
+            let Some(waiter) = waiters.get_mut(client) else { return false };
+            let stays =
+                !keys.is_empty() && keys.iter().all(|key| **key != *waiter.call.parts[0].key.as_bytes());
+            waiter.promise = waiter.promise.filter(|_| stays);
+            stays
+        });
     }
 
     /// Nobody waits for a key that another node serves, or on a replica, for longer than a second.
@@ -889,7 +992,7 @@ impl Judge {
         if !is_replica {
             self.demoted = now;
         }
-        if awaits_cron || self.is_set_within {
+        if awaits_cron || self.is_set_within || self.left.is_empty() && !is_replica {
             return;
         }
         for (client, waiter) in &self.waiters {
@@ -926,42 +1029,91 @@ impl Judge {
         }
     }
 
-    fn follow_waiters(&mut self, answers: &[Answer], is_call: bool) {
-        for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
-            self.waiters.remove(&answer.client);
-        }
-        let waiting: Vec<(u64, Rc<Words>, i32, i64, u64)> = with(|world| {
-            let blocked = world
-                .clients
-                .iter()
-                .filter_map(|(id, client)| Some((*id, client.since, world.blocked.get(client.blocked?)?)));
-            blocked
-                .map(|(id, since, blocked)| (id, Rc::clone(&blocked.words), blocked.db, since, blocked.order))
-                .collect()
-        });
-        let still: BTreeSet<u64> = waiting.iter().map(|(id, ..)| *id).collect();
-        self.waiters.retain(|id, _| still.contains(id));
-        let orders: BTreeSet<u64> = waiting.iter().map(|(.., order)| *order).collect();
-        self.flows.retain(|_, flows| {
-            let gone: Vec<u64> = flows.clients.keys().copied().filter(|one| !orders.contains(one)).collect();
-            gone.into_iter().for_each(|one| flows.leave(one, None));
-            !flows.clients.is_empty()
-        });
-        for (id, words, db, since, order) in waiting {
-            if self.waiters.get(&id).is_some_and(|waiter| waiter.order == order) {
-                continue;
+    /// Clients have begun to wait, or wait no more.
+    fn follow_waiters(&mut self, is_call: bool) {
+        let turned = with(|world| std::mem::take(&mut world.turned));
+        let waits = |client: u64| {
+            with(|world| {
+                let one = world.clients.get(&client)?;
+                let blocked = world.blocked.get(one.blocked?)?;
+                Some((Rc::clone(&blocked.words), blocked.db, blocked.order, one.since))
+            })
+        };
+        let turned: Vec<_> = turned.into_iter().map(|client| (client, waits(client))).collect();
+        for (client, now) in &turned {
+            let order = now.as_ref().map(|(_, _, order, _)| *order);
+            if self.waiters.get(client).is_some_and(|waiter| Some(waiter.order) != order) {
+                self.leaves(*client);
             }
+        }
+        for (client, now) in turned {
+            let Some((words, db, order, since)) = now.filter(|_| !self.waiters.contains_key(&client)) else {
+                continue;
+            };
             if let Some(call) = Call::parse(&words) {
-                let waiter = Waiter { call, words, db, order, since };
+                let waiter = Waiter { call, words, db, order, since, promise: None };
                 self.holds_no_place(&waiter);
-                if waiter.call.verb == "BMTAKE" {
-                    let line = (db, waiter.call.parts[0].key.clone());
-                    let flows = self.flows.entry(line).or_default();
-                    // What a client has sent while it waited may come before others leave.
-                    flows.are_lost |= !is_call;
-                    flows.join(order, &waiter.call.flow, waiter.call.weight);
+                self.joins(client, waiter, is_call);
+            }
+        }
+    }
+
+    fn joins(&mut self, client: u64, waiter: Waiter, is_call: bool) {
+        let line = self.lines.entry(waiter.place()).or_default();
+        let part = &waiter.call.parts[0];
+        if let Limit::Throttle { rate, .. } = &part.limit
+            && waiter.is_plain()
+        {
+            line.plain.insert(waiter.order, client);
+            line.costs += rate.cost(part.quantity);
+        } else {
+            line.flows.entry(waiter.call.flow.clone()).or_default().insert(waiter.order, client);
+            if waiter.call.once.is_some() {
+                line.with_once.insert(client);
+            }
+            let flows = self.flows.entry(waiter.place()).or_default();
+            // What a client has sent while it waited may come before others leave.
+            flows.are_lost |= !is_call;
+            flows.join(waiter.order, &waiter.call.flow, waiter.call.weight);
+            for part in &waiter.call.parts {
+                self.lines.entry((waiter.db, part.key.clone())).or_default().named += 1;
+            }
+        }
+        self.deadlines.extend(waiter.deadline().map(|at| (at, client)));
+        self.waiters.insert(client, waiter);
+    }
+
+    fn leaves(&mut self, client: u64) {
+        let Some(waiter) = self.waiters.remove(&client) else { return };
+        let (place, part) = (waiter.place(), &waiter.call.parts[0]);
+        self.deadlines.remove(&(waiter.deadline().unwrap_or(0), client));
+        self.promises.remove(&(waiter.promise.unwrap_or(0), client));
+        let Some(line) = self.lines.get_mut(&place) else { return };
+        if let Limit::Throttle { rate, .. } = &part.limit
+            && waiter.is_plain()
+        {
+            line.plain.remove(&waiter.order);
+            line.costs -= rate.cost(part.quantity);
+        } else {
+            line.with_once.remove(&client);
+            if let Some(peers) = line.flows.get_mut(&waiter.call.flow) {
+                peers.remove(&waiter.order);
+            }
+            line.flows.retain(|_, peers| !peers.is_empty());
+            if let Some(flows) = self.flows.get_mut(&place) {
+                flows.leave(waiter.order, &waiter.call.flow, None);
+                if flows.clients.is_empty() {
+                    self.flows.remove(&place);
                 }
-                self.waiters.insert(id, waiter);
+            }
+            for part in &waiter.call.parts {
+                self.lines.entry((waiter.db, part.key.clone())).and_modify(|line| line.named -= 1);
+            }
+        }
+        for part in &waiter.call.parts {
+            let place = (waiter.db, part.key.clone());
+            if self.lines.get(&place).is_some_and(|line| line.is_empty() && line.named == 0) {
+                self.lines.remove(&place);
             }
         }
     }
@@ -986,9 +1138,7 @@ impl Judge {
             && is_steady
             && waiter.since == clock::monotonic()
             && self.admits(waiter, now, 1..waiter.call.parts.len()) == Some(true)
-            && waiter.call.parts[1..]
-                .iter()
-                .all(|part| self.waiters.values().all(|one| one.call.parts[0].key != part.key))
+            && waiter.call.parts[1..].iter().all(|part| !self.is_waited_for(waiter.db, &part.key))
         {
             let text = format!("{} waits for a place that it holds", history::line(&waiter.words));
             with(|world| world.violates("progress", text));
@@ -1005,15 +1155,13 @@ impl Judge {
         if now - self.free_since < slack || self.is_set_within {
             return;
         }
-        for (client, waiter) in &self.waiters {
-            let Some(timeout) = waiter.call.timeout else { continue };
-            if i128::from(now - waiter.since - slack) > timeout {
-                let text = format!(
-                    "client {client} waits longer than its timeout: {}",
-                    history::time(now - waiter.since)
-                );
-                with(|world| world.violates("progress", text));
-            }
+        let (late, first) = (now - slack, self.deadlines.first());
+        if let Some((_, client)) = first.filter(|(at, _)| *at < i128::from(late)) {
+            let text = format!("client {client} waits longer than its timeout");
+            with(|world| world.violates("progress", text));
+        }
+        if let Some((at, client)) = self.promises.first().filter(|(at, _)| *at < late) {
+            past_booking(*client, now - at);
         }
     }
 
@@ -1025,29 +1173,21 @@ impl Judge {
         }
         // By the states as they are, a short time ago.
         let then = i128::from(clock::module() - slack);
-        let queues: BTreeSet<(i32, &String)> =
-            self.waiters.values().map(|one| (one.db, &one.call.parts[0].key)).collect();
-        for &(db, key) in &queues {
-            let of_key = |one: &&Waiter| one.db == db && one.call.parts[0].key == *key;
-            let mut all: Vec<&Waiter> = self.waiters.values().filter(of_key).collect();
-            all.sort_by_key(|one| one.order);
-            let (plain, flows): (Vec<&Waiter>, Vec<&Waiter>) =
-                all.iter().partition(|one| one.call.verb == "BTHROTTLE");
+        for (place, line) in self.lines.iter().filter(|(_, line)| !line.is_empty()) {
+            let (db, key) = (place.0, &place.1);
             self.looked += 1;
-            if let Some(head) = plain.first() {
+            let head = line.plain.first_key_value().and_then(|(_, client)| self.waiters.get(client));
+            if let Some(head) = head {
                 if self.admits(head, then, 0..1) == Some(true) {
                     stuck(key, head, "the first client in the queue");
                 }
                 continue;
             }
-            // The first clients of flows whose other limiters admit them, on keys that nobody else waits for.
-            let mut seen: BTreeSet<&Option<Bytes>> = BTreeSet::new();
-            let heads: Vec<&&Waiter> = flows.iter().filter(|one| seen.insert(&one.call.flow)).collect();
-            for one in &flows {
+            let late = clock::monotonic() - slack;
+            for one in line.with_once.iter().filter_map(|client| self.waiters.get(client)) {
                 let Some(name) = one.call.once.clone() else { continue };
                 let stored = self.stored.get(&(db, name.clone()));
                 let is_due = |(reply, until, since): &(Reply, i64, i64)| {
-                    let late = clock::monotonic() - slack;
                     *since < late
                         && one.since < late
                         && clock::monotonic() < *until
@@ -1058,23 +1198,14 @@ impl Judge {
                     stuck(key, one, "a client whose reply is stored");
                 }
             }
+            // The first clients of flows whose other limiters admit them, on keys that nobody else waits for.
+            let heads: Vec<&Waiter> = line.heads().filter_map(|client| self.waiters.get(&client)).collect();
             if heads.iter().any(|one| one.call.once.is_some()) {
                 continue;
             }
-            // Clients that are not ready, and do not wait for their turn, are before nobody.
-            let is_idle = |key: &String| {
-                self.waiters.values().filter(|one| one.db == db && one.call.parts[0].key == *key).all(|one| {
-                    one.call.verb == "BMTAKE"
-                        && one.call.once.is_none()
-                        && self.admits(one, then, 1..one.call.parts.len()) == Some(false)
-                })
-            };
-            let is_free = |one: &&Waiter| {
-                one.call.parts[1..]
-                    .iter()
-                    .all(|part| !queues.contains(&(db, &part.key)) || is_idle(&part.key))
-            };
-            let ready: Option<Vec<&&Waiter>> = heads.iter().try_fold(vec![], |mut ready, one| {
+            let is_free =
+                |one: &Waiter| one.call.parts[1..].iter().all(|part| self.is_idle(db, &part.key, then));
+            let ready: Option<Vec<&Waiter>> = heads.iter().try_fold(vec![], |mut ready, one| {
                 let admits = self.admits(one, then, 1..one.call.parts.len())?;
                 if admits {
                     if !is_free(one) {
@@ -1085,7 +1216,7 @@ impl Judge {
                 Some(ready)
             });
             let Some(ready) = ready.filter(|ready| !ready.is_empty()) else { continue };
-            let flows = self.flows.get(&(db, key.clone())).filter(|flows| !flows.are_lost);
+            let flows = self.flows.get(place).filter(|flows| !flows.are_lost);
             let next =
                 flows.and_then(|flows| ready.iter().min_by_key(|one| flows.firsts.get(&one.call.flow)));
             let nexts = next.map_or(&ready[..], std::slice::from_ref);
@@ -1093,6 +1224,18 @@ impl Judge {
                 stuck(key, nexts[0], "whoever is next in the queue");
             }
         }
+    }
+
+    /// Whether nobody waits for a key but clients that are not ready, and are before nobody. Where many wait,
+    /// nobody asks.
+    fn is_idle(&self, db: i32, key: &str, then: i128) -> bool {
+        let Some(line) = self.lines.get(&(db, key.to_owned())) else { return true };
+        let mut all = line.flows.values().flat_map(BTreeMap::values).filter_map(|one| self.waiters.get(one));
+        line.is_empty()
+            || line.plain.is_empty()
+                && line.with_once.is_empty()
+                && line.flows.values().map(BTreeMap::len).sum::<usize>() < 64
+                && all.all(|one| self.admits(one, then, 1..one.call.parts.len()) == Some(false))
     }
 
     /// Whether some of a client's limiters would admit it at an instant; `None` if it cannot be said.
@@ -1204,6 +1347,12 @@ fn passed(world: &World) -> i64 {
 /// How far the module's clock is ahead of the wall clock.
 fn lead() -> i128 {
     i128::from(clock::module() - clock::wall())
+}
+
+/// A client waits for this long after a booking behind it has acted.
+fn past_booking(client: u64, time: i64) {
+    let text = format!("client {client} waits {} longer than a booking behind it", history::time(time));
+    with(|world| world.violates("progress", text));
 }
 
 fn stuck(key: &str, waiter: &Waiter, who: &str) {

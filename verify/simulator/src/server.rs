@@ -109,9 +109,6 @@ fn flush_effects() {
         world.written += effects.len() as u64;
         let now = clock::wall() / MILLI;
         for (db, words) in effects {
-            if let Some(stream) = &mut world.stream {
-                stream.push((db, words.clone()));
-            }
             let name = commands::name(&words);
             let Some(image) = &mut world.image else { continue };
             if commands::writes(&name) != Some(true) {
@@ -464,7 +461,7 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
             Err(libc::EPERM)
         };
     }
-    let is_outermost = with(begin_command);
+    with(begin_command);
     let reply = unit(|| {
         let Some(command) = command else { return Some(run_own(db, &words, flags.contains('!'))) };
         if flags.contains('M') && command.denies_oom && with(|world| world.is_out_of_memory()) {
@@ -490,20 +487,15 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
         }
         reply
     });
-    with(|world| end_command(world, is_outermost));
+    with(|world| world.commands_running -= 1);
     Ok(reply)
 }
 
-fn begin_command(world: &mut World) -> bool {
+fn begin_command(world: &mut World) {
     if world.commands_running == 0 {
         world.snapshot = clock::read(true).div_euclid(MILLI);
     }
     world.commands_running += 1;
-    world.commands_running == 1
-}
-
-fn end_command(world: &mut World, _is_outermost: bool) {
-    world.commands_running -= 1;
 }
 
 /// Runs a call of a client, and answers it unless it waits.
@@ -555,7 +547,7 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
     if let Some(error) = error {
         return Some(Reply::Error(error));
     }
-    let is_outermost = with(begin_command);
+    with(begin_command);
     let reply = match command {
         None => Some(unit(|| run_own(db, words, true))),
         Some(command) => {
@@ -571,6 +563,7 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
                         let client = world.clients.entry(id).or_default();
                         client.blocked = Some(blocked);
                         client.since = clock::monotonic();
+                        world.turned.insert(id);
                     });
                     None
                 }
@@ -587,7 +580,7 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
             }
         }
     };
-    with(|world| end_command(world, is_outermost));
+    with(|world| world.commands_running -= 1);
     reply
 }
 
@@ -671,6 +664,7 @@ fn answer_blocked(id: u64, words: &Rc<Words>, db: i32, reply: Reply) {
     with(|world| {
         let Some(client) = world.clients.get_mut(&id) else { return };
         client.blocked = None;
+        world.turned.insert(id);
         let waited = Some(client.since);
         world.answers.push(Answer {
             client: id,
@@ -701,7 +695,10 @@ fn close(id: u64) {
     if let Some(blocked) = with(|world| world.clients.get(&id).and_then(|client| client.blocked)) {
         end_block(blocked, Ended::Closed);
     }
-    with(|world| world.clients.remove(&id));
+    with(|world| {
+        world.clients.remove(&id);
+        world.turned.insert(id);
+    });
 }
 
 /// The module's section of INFO.
@@ -725,6 +722,7 @@ pub fn client_call(id: u64, words: Words) {
             || (is_paused && !["CLIENT", "INFO", "CL.PEEK", "CL.MPEEK"].contains(&name.as_str()));
         if waits {
             client.pending.push_back(words.clone());
+            world.behind.insert(id);
         }
         waits
     });
@@ -738,7 +736,7 @@ pub fn client_call(id: u64, words: Words) {
             Some(Reply::Simple("OK".into()))
         }
         ("EXEC", Some(calls)) => {
-            let is_outermost = with(begin_command);
+            with(begin_command);
             let replies = unit(|| {
                 let run = |words: &Words| {
                     let reply = execute(id, words, flag::MULTI | flag::DENY_BLOCKING).unwrap_or(Reply::Null);
@@ -756,7 +754,7 @@ pub fn client_call(id: u64, words: Words) {
                 };
                 calls.iter().map(run).collect()
             });
-            with(|world| end_command(world, is_outermost));
+            with(|world| world.commands_running -= 1);
             Some(Reply::Array(replies))
         }
         (_, Some(mut calls)) => {
@@ -825,21 +823,23 @@ pub fn turn() {
         let timer = with(|world| {
             let (&(at, id), _) = world.timers.first_key_value()?;
             // Timers that are set meanwhile wait for the next turn, or for later.
-            if at > now || id > last { None } else { world.timers.remove(&(at, id)) }
+            world.firing = (at <= now && id <= last).then_some(at);
+            world.firing.and_then(|at| world.timers.remove(&(at, id)))
         });
         let Some((code, data)) = timer else { break };
         enter(Context::default(), |context| boundary::run_with(code, context, data));
     }
+    with(|world| world.firing = None);
     if with(|world| clock::monotonic() >= world.cron) {
         with(|world| world.cron = clock::monotonic() + world.cron_every);
         cron();
     }
     handle_unblocked();
     if with(|world| clock::wall() / MILLI >= world.paused_until) {
-        let waiting = with(|world| {
-            let ids =
-                world.clients.iter().filter(|(_, one)| one.blocked.is_none() && !one.pending.is_empty());
-            ids.map(|(id, _)| *id).collect::<Vec<_>>()
+        let waiting: Vec<u64> = with(|world| {
+            let World { behind, clients, .. } = world;
+            behind.retain(|id| clients.get(id).is_some_and(|one| !one.pending.is_empty()));
+            behind.iter().copied().filter(|id| clients[id].blocked.is_none()).collect()
         });
         waiting.into_iter().for_each(run_pending);
     }

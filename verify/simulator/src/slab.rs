@@ -1,21 +1,21 @@
 //! Things that the module refers to by pointer: numbers that look like pointers, so that a use after the end
 //! is found at once, and never touches memory.
 
-/// Numbered things. A number is used once.
+/// Numbered things. A number is used once. The pointers differ from those of slabs with other tags, up to 15.
 #[derive(Debug)]
-pub struct Slab<T> {
-    tag: usize,
+pub struct Slab<T, const TAG: usize> {
     slots: Vec<(usize, Option<T>)>,
     free: Vec<usize>,
     live: usize,
 }
 
-impl<T> Slab<T> {
-    /// An empty slab, whose pointers differ from those of slabs with other tags, up to 15.
-    pub fn new(tag: usize) -> Self {
-        Self { tag, slots: Vec::new(), free: Vec::new(), live: 0 }
+impl<T, const TAG: usize> Default for Slab<T, TAG> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), live: 0 }
     }
+}
 
+impl<T, const TAG: usize> Slab<T, TAG> {
     /// The pointer to a new thing.
     pub fn insert(&mut self, thing: T) -> usize {
         self.live += 1;
@@ -26,12 +26,12 @@ impl<T> Slab<T> {
         let (generation, slot) = &mut self.slots[index];
         *generation += 1;
         *slot = Some(thing);
-        (*generation << 24 | index) << 4 | self.tag
+        (*generation << 24 | index) << 4 | TAG
     }
 
     fn index(&self, pointer: usize) -> Option<usize> {
         let index = pointer >> 4 & 0xff_ffff;
-        let is_own = pointer & 15 == self.tag;
+        let is_own = pointer & 15 == TAG;
         (is_own && self.slots.get(index)?.0 == pointer >> 28).then_some(index)
     }
 

@@ -246,7 +246,7 @@ pub struct Answer {
 }
 
 /// The server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct World {
     /// What the history says of it.
     pub settings: Settings,
@@ -258,8 +258,6 @@ pub struct World {
     pub touched: Places<()>,
     /// Effects of the unit that is running.
     pub effects: Vec<(i32, Words)>,
-    /// The stream so far, if it is kept.
-    pub stream: Option<Vec<(i32, Words)>>,
     /// How many effects there have been.
     pub written: u64,
     /// Whether a replica is connected, and whether there is a backlog.
@@ -279,27 +277,33 @@ pub struct World {
     /// See `busy`.
     pub openings: u64,
     /// The strings of the module.
-    pub texts: Slab<Text>,
+    pub texts: Slab<Text, 1>,
     /// The open keys.
-    pub open: Slab<OpenKey>,
+    pub open: Slab<OpenKey, 2>,
     /// Replies of the server's commands.
-    pub replies: Slab<Reply>,
+    pub replies: Slab<Reply, 3>,
     /// Sections of INFO.
-    pub infos: Slab<BTreeMap<String, String>>,
+    pub infos: Slab<BTreeMap<String, String>, 4>,
     /// Blocked clients.
-    pub blocked: Slab<Blocked>,
+    pub blocked: Slab<Blocked, 5>,
     /// Users, as the module asks for them.
-    pub users: Slab<Bytes>,
+    pub users: Slab<Bytes, 6>,
     /// The contexts, of which the last is the innermost.
     pub contexts: Vec<Context>,
     /// The connections.
     pub clients: BTreeMap<u64, Client>,
+    /// Those that have begun to wait, or wait no more, since this was last taken.
+    pub turned: BTreeSet<u64>,
+    /// Those that may have sent calls which were not run yet.
+    pub behind: BTreeSet<u64>,
     /// Blocked clients that the module has unblocked.
     pub unblocked: VecDeque<usize>,
     /// The module's timers, by microseconds of the wall clock.
     pub timers: BTreeMap<(i64, u64), (Code, usize)>,
     /// The number of timers so far.
     pub timer_count: u64,
+    /// The microsecond of the timer that fires.
+    pub firing: Option<i64>,
     /// The module's commands.
     pub commands: BTreeMap<Bytes, Command>,
     /// Who follows keyspace events.
@@ -404,59 +408,11 @@ impl World {
             replicas: u32::from(settings.listeners == "replica"),
             has_backlog: settings.listeners == "replica",
             settings,
-            keys: Keyspace::default(),
             image,
-            touched: Places::default(),
-            effects: Vec::new(),
-            stream: None,
-            written: 0,
-            is_replica: false,
-            paused_until: 0,
-            is_full: false,
-            busy: 0,
-            openings: 0,
-            texts: Slab::new(1),
-            open: Slab::new(2),
-            replies: Slab::new(3),
-            infos: Slab::new(4),
-            blocked: Slab::new(5),
-            users: Slab::new(6),
-            contexts: Vec::new(),
-            clients: BTreeMap::new(),
-            unblocked: VecDeque::new(),
-            timers: BTreeMap::new(),
-            timer_count: 0,
-            commands: BTreeMap::new(),
-            subscriptions: Vec::new(),
-            events: BTreeMap::new(),
-            info: None,
-            fields: Vec::new(),
-            reactions: Vec::new(),
-            is_reacting: false,
-            acted: vec![],
-            disturbances: 0,
-            denied: BTreeSet::new(),
-            moved: BTreeSet::new(),
-            left: BTreeSet::new(),
             epoch: 1,
-            replied: BTreeMap::new(),
-            depth: 0,
-            commands_running: 0,
-            snapshot: 0,
-            answers: Vec::new(),
-            violations: Vec::new(),
             cron: clock::monotonic() + 100 * MILLI,
             cron_every: 100 * MILLI,
-            awaits_cron: false,
-            timed_since: 0,
-            calls: 0,
-            blockings: 0,
-            gone: Places::default(),
-            log: Vec::new(),
-            seen: Places::default(),
-            signalled: Places::default(),
-            published: Places::default(),
-            sees: false,
+            ..Self::default()
         }
     }
 

@@ -1,6 +1,8 @@
 //! From a seed to a history: a small world, and what happens in it next. The writer sees the world, so that
 //! it can aim at instants at which something is about to happen.
 
+use std::rc::Rc;
+
 use fastrand::Rng;
 
 use crate::clock;
@@ -8,155 +10,50 @@ use crate::contract::Call;
 use crate::history::{Settings, Step, words};
 use crate::world::{MILLI, Words, with};
 
-/// What a history is about: the weights of what happens.
-#[derive(Clone, Copy, Debug)]
-struct Theme {
-    /// Calls for one limiter, for several, and calls that wait by either command.
-    single: u32,
-    several: u32,
-    throttled: u32,
-    flows: u32,
-    /// Time.
-    pass: u32,
-    hang: u32,
-    clocks: u32,
-    /// Clients that leave.
-    leave: u32,
-    /// The server's own commands.
-    native: u32,
-    /// Transactions and scripts.
-    nested: u32,
-    /// Replicas, roles, pauses, memory, permissions, slots.
-    replicas: u32,
-    roles: u32,
-    rights: u32,
-    /// Other modules.
-    others: u32,
-    /// How many calls for several have a chain, and how many a hold, in percent.
-    accounts: u8,
-}
-
-const NOTHING: Theme = Theme {
-    single: 0,
-    several: 0,
-    throttled: 0,
-    flows: 0,
-    pass: 0,
-    hang: 0,
-    clocks: 0,
-    leave: 0,
-    native: 0,
-    nested: 0,
-    replicas: 0,
-    roles: 0,
-    rights: 0,
-    others: 0,
-    accounts: 3,
-};
+/// What a history is about: the weights of what happens, and how many calls for several have a chain, and how
+/// many a hold, in percent. The weights are those of
+///
+/// - calls for one limiter, for several, and calls that wait by `CL.BTHROTTLE` and by `CL.BMTAKE`;
+/// - time that passes, a server that stands still, clocks that are set;
+/// - clients that leave, the server's own commands, transactions and scripts;
+/// - replicas, roles, and pauses, memory, permissions and slots;
+/// - another module that acts.
+type Theme = ([u32; 14], u8);
 
 const THEMES: [Theme; 10] = [
     // Replies and states.
-    Theme { single: 40, several: 30, pass: 25, native: 1, nested: 2, ..NOTHING },
+    ([40, 30, 0, 0, 25, 0, 0, 0, 1, 2, 0, 0, 0, 0], 3),
     // Queues of CL.BTHROTTLE.
-    Theme { single: 15, several: 3, throttled: 30, pass: 35, hang: 3, leave: 8, native: 2, ..NOTHING },
+    ([15, 3, 30, 0, 35, 3, 0, 8, 2, 0, 0, 0, 0, 0], 3),
     // Queues of flows.
-    Theme {
-        single: 8,
-        several: 8,
-        throttled: 2,
-        flows: 35,
-        pass: 35,
-        hang: 2,
-        leave: 8,
-        native: 2,
-        ..NOTHING
-    },
+    ([8, 14, 2, 35, 35, 2, 0, 8, 4, 0, 0, 0, 0, 0], 3),
     // Everything.
-    Theme {
-        single: 20,
-        several: 15,
-        throttled: 12,
-        flows: 18,
-        pass: 30,
-        hang: 3,
-        clocks: 0,
-        leave: 8,
-        native: 8,
-        nested: 4,
-        replicas: 3,
-        roles: 1,
-        rights: 3,
-        others: 0,
-        accounts: 8,
-    },
+    ([20, 15, 12, 18, 30, 3, 0, 8, 8, 4, 3, 1, 3, 0], 8),
     // Another module acts.
-    Theme {
-        single: 20,
-        several: 30,
-        throttled: 6,
-        flows: 8,
-        pass: 20,
-        leave: 3,
-        native: 6,
-        others: 12,
-        accounts: 30,
-        ..NOTHING
-    },
+    ([20, 30, 6, 8, 20, 0, 0, 3, 6, 0, 0, 0, 0, 12], 30),
     // The clock is set.
-    Theme {
-        single: 25,
-        several: 20,
-        throttled: 14,
-        flows: 14,
-        pass: 20,
-        hang: 4,
-        clocks: 8,
-        leave: 3,
-        native: 4,
-        ..NOTHING
-    },
+    ([25, 20, 14, 14, 20, 4, 8, 3, 4, 0, 0, 0, 0, 0], 3),
     // Replicas come and go.
-    Theme {
-        single: 25,
-        several: 15,
-        throttled: 6,
-        flows: 6,
-        pass: 20,
-        native: 6,
-        nested: 4,
-        replicas: 8,
-        roles: 3,
-        ..NOTHING
-    },
+    ([25, 15, 6, 6, 20, 0, 0, 0, 6, 4, 8, 3, 0, 0], 3),
     // Pauses, memory, permissions, slots.
-    Theme {
-        single: 15,
-        several: 10,
-        throttled: 15,
-        flows: 20,
-        pass: 30,
-        leave: 5,
-        native: 3,
-        roles: 1,
-        rights: 8,
-        ..NOTHING
-    },
+    ([15, 10, 15, 20, 30, 0, 0, 5, 3, 0, 0, 1, 8, 0], 3),
     // Chains and holds.
-    Theme { single: 10, several: 60, pass: 25, native: 2, nested: 2, accounts: 45, ..NOTHING },
+    ([10, 60, 0, 0, 25, 0, 0, 0, 2, 2, 0, 0, 0, 0], 45),
     // The same, with clients that wait.
-    Theme {
-        single: 6,
-        several: 25,
-        flows: 30,
-        pass: 35,
-        hang: 2,
-        leave: 5,
-        native: 2,
-        replicas: 1,
-        accounts: 35,
-        ..NOTHING
-    },
+    ([6, 25, 0, 30, 35, 2, 0, 5, 2, 0, 1, 0, 0, 0], 35),
 ];
+
+/// Histories that a real server can be made to follow, without clients that wait and with them.
+const REAL_THEMES: [Theme; 2] = [
+    ([40, 30, 0, 0, 25, 0, 0, 0, 5, 4, 0, 0, 0, 0], 20),
+    ([20, 15, 12, 20, 30, 0, 0, 8, 8, 4, 0, 1, 0, 0], 8),
+];
+
+/// The places of some weights.
+const PASS: usize = 4;
+const CLOCKS: usize = 6;
+const RIGHTS: usize = 12;
+const OTHERS: usize = 13;
 
 const KINDS: [&str; 7] = ["THROTTLE", "FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE"];
 
@@ -194,6 +91,10 @@ pub struct Writer {
     repeated: u8,
     narrow: u8,
     large: u8,
+    /// In percent, the calls of several that begin with the first key.
+    first: u8,
+    /// Whether calls have more limiters than the record of an owner of holds.
+    is_wide: bool,
 }
 
 /// Seeds from here on are histories that a real server can be made to follow on clocks that stand still.
@@ -201,13 +102,9 @@ pub const REAL: u64 = 1 << 40;
 
 fn theme(seed: u64) -> (Rng, Theme, usize) {
     let mut random = Rng::with_seed(seed);
-    if seed >= REAL && seed.is_multiple_of(2) {
-        let all = Theme { single: 40, several: 30, pass: 25, native: 5, nested: 4, accounts: 20, ..NOTHING };
-        return (random, all, 0);
-    }
     if seed >= REAL {
-        let waits = Theme { throttled: 12, flows: 20, pass: 30, leave: 8, ..THEMES[3] };
-        return (random, Theme { hang: 0, replicas: 0, roles: 0, rights: 0, ..waits }, 3);
+        let waits = seed % 2;
+        return (random, REAL_THEMES[waits as usize], if waits == 0 { 0 } else { 3 });
     }
     let number = random.usize(..THEMES.len());
     (random, THEMES[number], number)
@@ -221,27 +118,29 @@ impl Writer {
         Settings {
             // Without expiries as instants, an expiry is only as exact as the clock.
             version: random
-                .choice(if theme.clocks > 0 { &versions[..5] } else { &versions[..] })
+                .choice(if theme.0[CLOCKS] > 0 { &versions[..5] } else { &versions[..] })
                 .unwrap_or(&"7.0.15")
                 .to_string(),
             listeners: random.choice(["replica", "replica", "aof", "none"]).unwrap_or("replica").into(),
-            beside: theme.others > 0,
+            beside: theme.0[OTHERS] > 0,
             active: random.u8(..4) > 0,
-            tick: if random.u8(..if theme.clocks > 0 { 2 } else { 4 }) == 0 {
+            tick: if random.u8(..if theme.0[CLOCKS] > 0 { 2 } else { 4 }) == 0 {
                 random.i64(20..2_000)
             } else {
                 0
             },
             wall: (1_700_000_000 + i64::from(random.u32(..400_000_000))) * 1_000_000_000 + 123_456_789,
-            cluster: theme.rights > 0 && random.bool(),
-            evicts: theme.rights > 0 && random.u8(..4) == 0,
+            cluster: theme.0[RIGHTS] > 0 && random.bool(),
+            evicts: theme.0[RIGHTS] > 0 && random.u8(..4) == 0,
         }
     }
 
     /// The writer of a seed, for this number of clients; 0 for the number of the seed.
     pub fn new(seed: u64, clients: u64) -> Self {
-        let (_, theme, number) = theme(seed);
+        let (_, mut theme, number) = theme(seed);
         let mut random = Rng::with_seed(seed ^ 0x5eed);
+        // In some histories, more happens before time passes.
+        theme.0[PASS] /= random.choice([1, 1, 3]).unwrap_or(1);
         let cluster = seed < REAL && Self::settings(seed).cluster;
         let mut writer = Self {
             clients: if clients > 0 { clients } else { random.u64(3..14) },
@@ -257,16 +156,20 @@ impl Writer {
             repeated: random.choice([0, 12, 30]).unwrap_or(0),
             narrow: random.choice([0, 25, 95]).unwrap_or(0),
             large: random.choice([20, 50]).unwrap_or(20),
+            first: random.choice([70, 70, 30]).unwrap_or(70),
+            is_wide: false,
             random,
         };
-        if theme.rights > 0 {
+        if theme.0[RIGHTS] > 0 {
             let user = |client: u64| Step::User(client, format!("user{}", client % 3).into_bytes());
             writer.planned.extend((1..=writer.clients).map(user));
         }
-        let count = writer.random.usize(2..=7);
+        writer.is_wide = number >= 8 && writer.random.u8(..6) == 0;
+        let count = if writer.is_wide { writer.random.usize(18..=24) } else { writer.random.usize(2..=7) };
         for at in 0..count {
             let kind = match (number, at) {
                 (8 | 9, 1 | 2) => "FIXED",
+                _ if writer.is_wide && at % 4 > 0 => "FIXED",
                 (8, 3 | 4) => "LEASE",
                 (1, _) => {
                     if writer.random.u8(..5) > 0 {
@@ -372,7 +275,7 @@ impl Writer {
         let limit = match kind {
             "THROTTLE" => format!("{} {count} {period}", most - 1),
             "FUNNEL" | "BUCKET" => format!("{most} {count} {period}"),
-            "FIXED" => match self.random.u8(..if self.theme.accounts > 10 { 6 } else { 12 }) {
+            "FIXED" => match self.random.u8(..if self.theme.1 > 10 { 6 } else { 12 }) {
                 1 => format!("{most} TOTAL"),
                 2 | 3 => format!("{most} TOTAL IDLE {period}"),
                 0 => format!("{most} {}", self.window()),
@@ -449,12 +352,23 @@ impl Writer {
         key
     }
 
+    /// What a client waits for, if one is found soon.
+    fn awaited(&mut self) -> Option<Call> {
+        let client = self.random.u64(1..=self.clients);
+        let words = with(|world| {
+            let mut some = world.clients.range(client..).take(4);
+            let blocked = some.find_map(|(_, one)| world.blocked.get(one.blocked?))?;
+            Some(Rc::clone(&blocked.words))
+        });
+        Call::parse(&words?)
+    }
+
     /// Different keys, the first of which is one that clients wait for more often.
     fn some_keys(&mut self, first: bool) -> Vec<Key> {
-        let count = self.random.usize(1..=self.keys.len().min(4));
+        let count = self.random.usize(1..=self.keys.len().min(if self.is_wide { 20 } else { 4 }));
         let mut places: Vec<usize> = (0..self.keys.len()).collect();
         self.random.shuffle(&mut places);
-        if first && self.chance(70) {
+        if first && self.chance(self.first) {
             places.retain(|&at| at != 0);
             places.insert(0, 0);
         }
@@ -466,7 +380,13 @@ impl Writer {
         if self.chance(1) {
             return self.random.choice(["CL.TOP", "CL.TOP 2", "CL.TOP RESET"]).unwrap_or_default().into();
         }
-        let key = self.some_key();
+        let mut key = self.some_key();
+        if self.chance(30)
+            && let Some(call) = self.awaited()
+            && let Some(awaited) = self.keys.iter().find(|key| key.name == call.parts[0].key)
+        {
+            key = awaited.clone();
+        }
         let Key { name, limit, .. } = &key;
         let quantity = self.quantity(key.most);
         match key.kind {
@@ -509,11 +429,31 @@ impl Writer {
             self.once += 1;
         }
         let period = self.time(50, 5_000);
-        format!(" ONCE {}once{} {period}", self.tag, self.once % 4)
+        // Somebody may wait for the very reply.
+        let awaited = if self.chance(40) { self.awaited().and_then(|call| call.once) } else { None };
+        let name = awaited.and_then(|name| String::from_utf8(name).ok());
+        let name = name.unwrap_or_else(|| format!("{}once{}", self.tag, self.once % 4));
+        format!(" ONCE {name} {period}")
+    }
+
+    /// The settlement of a flow of which a client waits. What is settled has often come back already.
+    fn settled_flow(&mut self) -> Option<String> {
+        let call = self.awaited().filter(|call| call.flow.is_some())?;
+        let key =
+            self.keys.iter().find(|key| key.name == call.parts[0].key && key.kind != "LEASE").cloned()?;
+        let (flow, units) = (self.random.u8(..4), self.random.i64(-key.most..=key.most / 2));
+        let age = if self.chance(70) { format!(" AGO {}", self.time(0, 100_000)) } else { String::new() };
+        Some(format!("CL.MSETTLE {} {} {} {units}{age} FLOW f{flow} MS", key.name, key.kind, key.limit))
     }
 
     fn several(&mut self) -> String {
         let what = self.random.u8(..10);
+        if (1..=3).contains(&what)
+            && self.chance(30)
+            && let Some(line) = self.settled_flow()
+        {
+            return line;
+        }
         let keys = self.some_keys(what == 1);
         let mut line = match what {
             0 => "CL.MPEEK".to_owned(),
@@ -521,9 +461,9 @@ impl Writer {
             _ => "CL.MTAKE".to_owned(),
         };
         let settles = (1..=3).contains(&what);
-        let holds = self.chance(self.theme.accounts);
+        let holds = self.chance(self.theme.1);
         let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
-        let has_chain = (!settles || holds) && self.chance(self.theme.accounts);
+        let has_chain = (!settles || holds) && self.chance(self.theme.1);
         let is_renewal = holds && !settles && self.chance(15);
         let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
         for key in &keys {
@@ -591,7 +531,7 @@ impl Writer {
             keys.truncate(1);
         }
         let mut line = "CL.BMTAKE".to_owned();
-        let has_chain = self.chance(self.theme.accounts);
+        let has_chain = self.chance(self.theme.1);
         let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
         for (at, key) in keys.iter().enumerate() {
             let (mut shadow, mut share) = ("", None);
@@ -626,7 +566,7 @@ impl Writer {
             line += &format!(" MAXLEN {}", self.random.u8(..3));
         }
         line += &self.once();
-        if self.chance(self.theme.accounts) {
+        if self.chance(self.theme.1) {
             line += &self.hold();
         }
         line + " MS"
@@ -634,10 +574,15 @@ impl Writer {
 
     fn native(&mut self) -> String {
         let (mut one, other) = (self.some_key().name, self.some_key().name);
-        if self.theme.accounts > 10 && self.chance(5) {
+        if self.theme.1 > 10 && self.chance(5) {
             one = format!("{}h0", self.tag);
         }
-        match self.random.u8(..if self.selects { 24 } else { 22 }) {
+        if self.chance(40)
+            && let Some(call) = self.awaited()
+        {
+            one = call.parts[0].key.clone();
+        }
+        match self.random.u8(..if self.selects { 26 } else { 24 }) {
             0..=6 => format!("DEL {one}"),
             7..=9 => format!("PEXPIRE {one} {}", self.random.i64(0..500)),
             10 => format!("PERSIST {one}"),
@@ -651,6 +596,8 @@ impl Writer {
             19 => format!("SADD {one} text"),
             20 => format!("INCR {one}"),
             21 => format!("UNLINK {one}"),
+            22 => format!("ZADD {one} {} text", self.random.u8(..2)),
+            23 => format!("ZREM {one} parts"),
             _ => format!("SELECT {}", self.random.u8(..2)),
         }
     }
@@ -741,23 +688,7 @@ impl Writer {
         if let Some(step) = self.planned.pop() {
             return step;
         }
-        let theme = self.theme;
-        let weights = [
-            theme.single,
-            theme.several,
-            theme.throttled,
-            theme.flows,
-            theme.pass,
-            theme.hang,
-            theme.clocks,
-            theme.leave,
-            theme.native,
-            theme.nested,
-            theme.replicas,
-            theme.roles,
-            theme.rights,
-            theme.others,
-        ];
+        let (weights, _) = self.theme;
         let mut drawn = self.random.u32(..weights.iter().sum::<u32>());
         let mut what = 0;
         while drawn >= weights[what] {

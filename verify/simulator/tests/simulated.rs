@@ -71,7 +71,7 @@ fn seeded_faults_are_found() {
         ("write-on-refusal", "purity"),
     ];
     for (fault, oracle) in faults {
-        let output = simulate(fault, &["--seeds", "1", "150", "--first", "--no-shrink"]);
+        let output = simulate(fault, &["--seeds", "1", "300", "--first", "--no-shrink"]);
         let printed = printed(&output);
         assert!(printed.contains(&format!(": {oracle}, after")), "{fault}: {printed}");
     }
