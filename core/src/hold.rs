@@ -544,7 +544,10 @@ pub mod member {
     }
 
     fn put_number(text: &mut Vec<u8>, number: u64) {
-        text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        match number {
+            0..10 => text.push(b'0'.wrapping_add(number.to_le_bytes()[0])), // most of them
+            _ => text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+        }
     }
 
     /// A number, up to the next space.
