@@ -9,7 +9,7 @@ do
 -- What reads and writes the sorted set; in a table because a block has room for few more local variables.
 local Book = {}
 local HOLDS = 'the parts of holds, stored by HOLD'
-local MOST_PARTS, MOST_ENDED, MOST_UNNAMED, IN_RECORD = 100000, 1000, 2000, 16
+local MOST_PARTS, MOST_ENDED, MOST_UNNAMED, IN_RECORD, RATES_EACH = 100000, 1000, 2000, 16, 32
 -- The scores of records, of further parts, and of ends, each with a hash.
 local HASHES = 2 ^ 50
 local OWNERS, FURTHER, ENDS = HASHES, 2 * HASHES, 3 * HASHES
@@ -254,42 +254,38 @@ end
 -- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, and
 -- whether anybody holds something.
 function Book.ends_of(key, name, most)
-    local score, latest, till, ended = score_of(ENDS, name), nil, nil, {}
-    Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
-        local ending = Book.read_end(member)
-        latest = ending.name == name and ending or nil
-        return not latest
-    end)
-    if not latest then
-        return ended
+    local score, is_held, till, ended = score_of(ENDS, name), nil, nil, {}
+    -- Adds the owner of a part that has run out, unless there are as many as a call carries out.
+    local function add(ending)
+        if #ended < most then
+            ended[#ended + 1] = ending.id
+            return true
+        end
+        till = now
+        return false
     end
     -- Parts that were taken before the clock was set back are behind all others.
-    if latest.is_ahead then
-        Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
-            local ending = Book.read_end(member)
-            if ending.name == name and not (ending.is_ahead and #ended < most) then
-                return false
-            elseif ending.name == name then
-                ended[#ended + 1] = ending.id
-            end
-            return true
-        end)
-    end
-    Book.each(key, 'ZRANGEBYSCORE', score, function(member)
+    Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
         local ending = Book.read_end(member)
-        if ending.name ~= name or ending.is_ahead then
+        if ending.name ~= name then
             return true
-        elseif now < ending.till or #ended >= most then
+        end
+        is_held = true
+        return ending.is_ahead and add(ending)
+    end)
+    if is_held and not till then
+        Book.each(key, 'ZRANGEBYSCORE', score, function(member)
+            local ending = Book.read_end(member)
+            if ending.name ~= name or ending.is_ahead then
+                return true
+            elseif not (now < ending.till) then
+                return add(ending)
+            end
             till = ending.till
             return false
-        end
-        ended[#ended + 1] = ending.id
-        return true
-    end)
-    if 0 < most and #ended >= most then
-        till = now
+        end)
     end
-    return ended, till, true
+    return ended, till, is_held
 end
 
 -- Returns the units that come back to a window.
@@ -317,7 +313,7 @@ function Hold.look(hold, rows, keys, count)
     end
     local left = MOST_ENDED
     hold.ended, hold.own, hold.is_held, hold.others, hold.next = {}, {}, {}, {}, nil
-    local has_windows, has_ended_any = false, false
+    local has_ended_any = false
     local by_id = {}
     local owner = hold.id and Book.load_owner(key, hold.id, hold.period and 0 or MOST_UNNAMED)
     hold.owner = owner or nil
@@ -332,7 +328,6 @@ function Hold.look(hold, rows, keys, count)
         else
             hold.own[k] = own or nil
         end
-        has_windows = has_windows or rows[k].kind == Fixed
     end
     local function carry_out(are_windows)
         for k = 1, count do
@@ -363,9 +358,10 @@ function Hold.look(hold, rows, keys, count)
         end
     end
     carry_out(true)
-    -- Parts of rates only take memory when they have ended. They are removed when units of an owner have run out, by
-    -- calls without windows, and before memory is scarce.
-    if not has_windows or has_ended_any or hold.parts > MOST_PARTS / 2 then
+    -- Parts of rates only take memory when they have ended. They are removed when units of an owner have run out, when
+    -- the number of parts passes a multiple of RATES_EACH, and before memory is scarce.
+    local passes = hold.period and hold.parts % RATES_EACH + count >= RATES_EACH
+    if has_ended_any or passes or hold.parts > MOST_PARTS / 2 then
         carry_out(false)
     end
 end

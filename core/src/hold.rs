@@ -82,6 +82,9 @@ pub const MOST_ENDED: usize = 1_000;
 /// themselves.
 pub const MOST_UNNAMED: usize = 2_000;
 
+/// Calls look for parts of rates that have ended each time when so many parts were added.
+pub const RATES_EACH: u64 = 32;
+
 /// How long a hold lasts, in the unit of the call.
 pub const HOLD: Range = Range { name: "HOLD", min: 1, max: i64::MAX };
 
@@ -297,6 +300,7 @@ pub fn spread(used: i64, limiters: impl Iterator<Item = (Option<i64>, i64)>) -> 
 /// The members of the sorted set: their scores and their bytes.
 pub mod member {
     use super::{Instant, Origin, Part, Span};
+    use crate::parse_integer;
 
     /// A score and the bytes of the member.
     pub type Member = (u64, Vec<u8>);
@@ -334,8 +338,8 @@ pub mod member {
         ENDS.saturating_add(hash(key, &[]))
     }
 
-    /// The record of an owner.
-    pub fn record<'p>(id: &[u8], parts: impl Iterator<Item = (&'p [u8], Part)> + Clone) -> Member {
+    /// The record of an owner, whose score is that [of the owner](of_owner).
+    pub fn record<'p>(id: &[u8], parts: impl Iterator<Item = (&'p [u8], Part)> + Clone) -> Vec<u8> {
         let names = parts.clone().fold(id.len(), |sum, (key, _)| sum.saturating_add(key.len()));
         let mut text = Vec::with_capacity(names.saturating_add(parts.clone().count().saturating_mul(120)));
         text.extend(b"id ");
@@ -346,7 +350,7 @@ pub mod member {
             put_part(&mut text, key, &part, before);
             before = Some(part);
         }
-        (of_owner(id), text)
+        text
     }
 
     /// The parts in a member, if it is the record of `id`; `Err` if it is broken.
@@ -393,8 +397,10 @@ pub mod member {
     pub fn end(id: &[u8], key: &[u8], part: &Part) -> Member {
         let mut text = Vec::with_capacity(id.len().saturating_add(key.len()).saturating_add(60));
         text.extend_from_slice(b"end ");
-        let [_, digits @ ..] = digits(part.end.as_nanos());
-        text.extend_from_slice(&digits);
+        let mut digits = itoa::Buffer::new();
+        let end = digits.format(part.end.as_nanos()).as_bytes();
+        text.extend(core::iter::repeat_n(b'0', 19_usize.saturating_sub(end.len())));
+        text.extend_from_slice(end);
         text.push(b' ');
         put_number(&mut text, part.period.as_nanos());
         text.push(b' ');
@@ -428,14 +434,8 @@ pub mod member {
     /// Reads the end of a part.
     pub fn read_end(member: &[u8]) -> Option<End<'_>> {
         let (digits, rest) = member.strip_prefix(b"end ")?.split_at_checked(19)?;
-        let mut end = 0_u64;
-        for digit in digits {
-            let value = digit.wrapping_sub(b'0');
-            if value > 9 {
-                return None;
-            }
-            end = end.wrapping_mul(10).wrapping_add(value.into()); // 19 digits fit
-        }
+        let zeros = digits.iter().take_while(|digit| **digit == b'0').count().min(18);
+        let end = parse_integer(digits.get(zeros..)?)?.try_into().ok()?;
         let (period, rest) = read_number(rest.strip_prefix(b" ")?)?;
         let (id, rest) = read_name(rest.strip_prefix(b" ")?)?;
         let (key, rest) = read_name(rest.strip_prefix(b" ")?)?;
@@ -544,58 +544,17 @@ pub mod member {
     }
 
     fn put_number(text: &mut Vec<u8>, number: u64) {
-        if number < 10 {
-            text.push(b'0'.wrapping_add(number.to_le_bytes()[0]));
-            return;
+        match number {
+            0..10 => text.push(b'0'.wrapping_add(number.to_le_bytes()[0])), // most of them
+            _ => text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
         }
-        let zeros = 19_u32.saturating_sub(number.checked_ilog10().unwrap_or_default());
-        let digits = digits(number);
-        text.extend_from_slice(digits.get(usize::try_from(zeros).unwrap_or_default()..).unwrap_or_default());
     }
 
-    /// A number without a sign and without zeros before it.
+    /// A number, up to the next space.
     fn read_number(text: &[u8]) -> Option<(u64, &[u8])> {
-        let (mut number, mut length) = (0_u64, 0_usize);
-        for byte in text {
-            let value = byte.wrapping_sub(b'0');
-            if value > 9 {
-                break;
-            }
-            number = number.wrapping_mul(10).wrapping_add(value.into());
-            length = length.wrapping_add(1);
-        }
+        let length = text.iter().position(|byte| *byte == b' ').unwrap_or(text.len());
         let (digits, rest) = text.split_at_checked(length)?;
-        // 19 digits fit.
-        (matches!(digits, [b'1'..=b'9', ..] | [b'0']) && length < 20).then_some((number, rest))
-    }
-
-    /// The numbers from 0 to 99, with two digits.
-    const PAIRS: [[u8; 2]; 100] = {
-        let (mut pairs, mut at) = ([[b'0'; 2]; 100], 0_u8);
-        let mut rest: &mut [[u8; 2]] = &mut pairs;
-        while let [pair, behind @ ..] = rest {
-            *pair = [b'0'.wrapping_add(at / 10), b'0'.wrapping_add(at % 10)];
-            (at, rest) = (at.wrapping_add(1), behind);
-        }
-        pairs
-    };
-
-    /// The 20 digits of a number, in groups of four, which are divided as numbers of 32 bits.
-    fn digits(number: u64) -> [u8; 20] {
-        let mut digits = [b'0'; 20];
-        let mut rest = number;
-        let pair =
-            |value: u32| PAIRS.get(usize::try_from(value).unwrap_or_default()).copied().unwrap_or_default();
-        for group in digits.as_chunks_mut::<4>().0.iter_mut().rev() {
-            let four = u32::try_from(rest % 10_000).unwrap_or_default();
-            let ([first, second], [third, fourth]) = (pair(four / 100), pair(four % 100));
-            *group = [first, second, third, fourth];
-            rest /= 10_000;
-            if rest == 0 {
-                break;
-            }
-        }
-        digits
+        Some((parse_integer(digits)?.try_into().ok()?, rest))
     }
 
     /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3, in words of 32 bits, which Lua

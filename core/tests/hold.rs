@@ -207,16 +207,15 @@ proptest! {
         id in any::<Vec<u8>>(),
         parts in proptest::collection::vec((any::<Vec<u8>>(), any_part()), 1..5),
     ) {
-        let (score, record) = member::record(&id, parts.iter().map(|(key, part)| (key.as_slice(), *part)));
+        let record = member::record(&id, parts.iter().map(|(key, part)| (key.as_slice(), *part)));
         let read = member::read_record(&record, &id).unwrap().unwrap();
         prop_assert_eq!(read.iter().map(|(key, part)| (key.to_vec(), *part)).collect::<Vec<_>>(), parts.clone());
-        prop_assert_eq!(score, member::of_owner(&id));
         prop_assert_eq!(member::read_record(&record, &[id.as_slice(), b"x"].concat()), None);
         let (key, part) = &parts[0];
         let [(_, further), (owner, more), (place, end)] = member::further(&id, key, part);
         prop_assert_eq!(member::read_further(&further, &id, key), Some(*part));
         prop_assert_eq!(member::read_further(&further, &id, &[key.as_slice(), b"x"].concat()), None);
-        prop_assert_eq!((owner, member::read_more(&more, &id)), (score, Some(key.as_slice())));
+        prop_assert_eq!((owner, member::read_more(&more, &id)), (member::of_owner(&id), Some(key.as_slice())));
         prop_assert_eq!(member::read_more(&more, &[id.as_slice(), b"x"].concat()), None);
         prop_assert_eq!(place, member::of_key(key));
         let read = End { end: part.end, period: part.period, id: &id, key };
@@ -231,9 +230,9 @@ proptest! {
     fn no_bytes_are_read_as_anything_else(
         bytes in any::<Vec<u8>>(), cut in 0..80_usize, change in any::<(u8, u8)>(), part in any_part(),
     ) {
-        let members = [member::record(b"i", [(&b"k"[..], part)].into_iter()), member::end(b"i", b"k", &part)];
-        let further = member::further(b"i", b"k", &part);
-        for mut member in members.into_iter().chain(further).map(|(_, member)| member).chain([bytes]) {
+        let record = member::record(b"i", [(&b"k"[..], part)].into_iter());
+        let others = member::further(b"i", b"k", &part).map(|(_, member)| member);
+        for mut member in [record, bytes].into_iter().chain(others) {
             if !member.is_empty() {
                 let place = usize::from(change.0) % member.len();
                 member[place] = change.1;
@@ -274,7 +273,7 @@ fn names_that_contain_other_names_are_kept_apart() {
     for key in names {
         for id in names {
             all.extend(member::further(id, key, &part));
-            all.push(member::record(id, [(key, part)].into_iter()));
+            all.push((member::of_owner(id), member::record(id, [(key, part)].into_iter())));
         }
     }
     all.sort();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use redis_cell_core::fixed::Counter;
-use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, MOST_UNNAMED, Origin, Part};
+use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, MOST_UNNAMED, Origin, Part, RATES_EACH};
 use redis_cell_core::limiter::Limiter as _;
 use redis_cell_core::several;
 use redis_cell_core::{Answer, Change, Decision, Instant, Span};
@@ -77,11 +77,6 @@ pub struct Took {
 }
 
 impl<'c> Hold<'c> {
-    /// Whether the call settles.
-    fn settles(&self) -> bool {
-        self.option.id.is_some() && self.option.period.is_none()
-    }
-
     /// Reads what the key says of the limiters.
     ///
     /// # Errors
@@ -93,7 +88,7 @@ impl<'c> Hold<'c> {
         access: Access,
         limiters: &(impl Iterator<Item = Held<'a, 'c>> + Clone),
         now: Instant,
-    ) -> Result<Seen<'k, 'h, 'c>, Error>
+    ) -> Result<Box<Seen<'k, 'h, 'c>>, Error>
     where
         'c: 'a,
     {
@@ -112,11 +107,12 @@ impl<'c> Hold<'c> {
             is_held: false,
         });
         let of = of.collect();
-        let mut seen = Seen { hold: self, book, of, owner: None, others: BTreeMap::new(), now };
+        let mut seen = Box::new(Seen { hold: self, book, of, owner: None, others: BTreeMap::new(), now });
         let mut left = MOST_ENDED;
         if let Some(id) = self.option.id {
             let names = limiters.clone().map(|held| held.name);
-            let unnamed = if self.settles() { MOST_UNNAMED } else { 0 };
+            // Only a settlement names an owner and no period.
+            let unnamed = self.option.period.map_or(MOST_UNNAMED, |_| 0);
             let mut owner = seen.book.owner(Cow::Borrowed(id), names, unnamed)?;
             for (of, Held { name, limiter }) in seen.of.iter_mut().zip(limiters.clone()) {
                 match owner.named(name).filter(|_| !limiter.releases()) {
@@ -134,10 +130,12 @@ impl<'c> Hold<'c> {
         let is_window = |held: &Held| matches!(held.limiter, Limiter::Fixed(_));
         seen.carry_out(limiters.clone().map(|held| is_window(&held).then_some(held)), &mut left)?;
         // Parts of rates only take memory when they have ended. They are removed when units of an owner have
-        // run out, by calls without windows, and before memory is scarce.
-        if !limiters.clone().any(|held| is_window(&held))
-            || seen.of.iter().any(|of| !of.ended.is_empty())
-            || seen.book.parts() > MOST_PARTS / 2
+        // run out, when the number of parts passes a multiple of `RATES_EACH`, and before memory is scarce.
+        let parts = seen.book.parts();
+        let most = parts.saturating_add(u64::try_from(seen.of.len()).unwrap_or(u64::MAX));
+        if seen.of.iter().any(|of| !of.ended.is_empty())
+            || self.option.period.is_some() && most / RATES_EACH > parts / RATES_EACH
+            || parts > MOST_PARTS / 2
         {
             let is_rate = |held: &Held| !is_window(held) && !held.limiter.releases();
             seen.carry_out(limiters.clone().map(|held| is_rate(&held).then_some(held)), &mut left)?;
@@ -345,14 +343,13 @@ impl<'c> Seen<'_, '_, 'c> {
     /// The wait of a call whose `new` parts have no room, because its owner is new; `None` when there is
     /// room.
     pub fn is_full(&self, new: usize) -> Option<Span> {
-        let (Some(id), Some(_)) = (self.hold.option.id, self.hold.option.period) else { return None };
+        let owner = self.owner.as_ref().filter(|_| self.hold.option.period.is_some())?;
         let new = u64::try_from(new).unwrap_or(u64::MAX);
-        if new == 0 || self.book.parts().saturating_add(new) <= MOST_PARTS {
+        if new == 0 || owner.is_known || self.book.parts().saturating_add(new) <= MOST_PARTS {
             return None;
         }
         let removed = self.owners().map(Owner::removed).sum();
-        let left = self.book.parts().saturating_sub(removed);
-        if left.saturating_add(new) <= MOST_PARTS || self.book.knows(id) {
+        if self.book.parts().saturating_sub(removed).saturating_add(new) <= MOST_PARTS {
             return None;
         }
         let next = self.of.iter().filter_map(|of| of.next).min().or_else(|| self.book.lives_until());
@@ -376,20 +373,20 @@ impl<'c> Seen<'_, '_, 'c> {
     }
 
     /// Writes what a refusal changes.
-    pub fn write_refused(self) -> Option<Announcement<'c>> {
+    pub fn write_refused(mut self: Box<Self>) -> Option<Announcement<'c>> {
         self.save(Lasting::default())
     }
 
     /// Writes what an admitted call or a settlement changes.
     pub fn write<'a>(
-        mut self,
+        mut self: Box<Self>,
         limiters: impl Iterator<Item = Held<'a, 'c>> + Clone,
         took: &[Option<Took>],
     ) -> Option<Announcement<'c>>
     where
         'c: 'a,
     {
-        let Self { hold, of, owner, now, .. } = &mut self;
+        let Self { hold, of, owner, now, .. } = &mut *self;
         let mut lasting = Lasting::default();
         // What others hold of a total comes back as long as the total lives.
         for (_, took) in of.iter().zip(took).filter(|(of, _)| of.is_held) {
@@ -422,7 +419,7 @@ impl<'c> Seen<'_, '_, 'c> {
     }
 
     /// Writes what all owners hold, and counts those whose units have run out.
-    fn save(self, lasting: Lasting) -> Option<Announcement<'c>> {
+    fn save(&mut self, lasting: Lasting) -> Option<Announcement<'c>> {
         tally::HOLDS_RUN_OUT.add(self.owners().filter(|owner| owner.has_run_out).count());
         let Self { book, owner, others, .. } = self;
         book.write(owner.iter().chain(others.values()), lasting)

@@ -29,10 +29,14 @@ pub struct Book<'k, 'c> {
 /// What an owner holds, as far as a call asks for it, and what it will hold.
 pub struct Owner<'n> {
     pub id: Cow<'n, [u8]>,
+    /// The score of its record.
+    score: u64,
     /// The parts in its record, at most [`IN_RECORD`], by the keys of the limiters.
     record: Vec<(Cow<'n, [u8]>, Slot)>,
     /// The other parts.
     further: BTreeMap<Cow<'n, [u8]>, Slot>,
+    /// Whether it held anything before the call.
+    pub is_known: bool,
     /// Whether units of a window have run out.
     pub has_run_out: bool,
 }
@@ -51,10 +55,23 @@ struct Slot {
 pub struct Ends {
     /// The owners of parts that have run out.
     pub ended: Vec<Vec<u8>>,
-    /// The instant at which the next part runs out; now, if more may have run out than the call carries out.
+    /// The instant at which the next part runs out; now, if more have run out than the call carries out.
     pub next: Option<Instant>,
     /// Whether there are any parts.
     pub are_some: bool,
+}
+
+impl Ends {
+    /// Adds the owner of a part that has run out, unless there are `most`. Returns whether it has.
+    fn add(&mut self, id: &[u8], now: Instant, most: usize) -> bool {
+        let has_room = self.ended.len() < most;
+        if has_room {
+            self.ended.push(id.to_vec());
+        } else {
+            self.next = Some(now);
+        }
+        has_room
+    }
 }
 
 /// Until when the key has to live because of the parts that a call adds.
@@ -159,7 +176,7 @@ impl<'n> Owner<'n> {
         let parts = self.record.iter().filter_map(|(key, slot)| Some((&**key, part(slot)?)));
         let mut members = Members::new();
         let Some((key, first)) = parts.clone().next() else { return members };
-        members.push(member::record(&self.id, parts.clone()));
+        members.push((self.score, member::record(&self.id, parts.clone())));
         let windows = parts.filter(|(_, part)| !part.is_of_rate());
         members.extend(windows.map(|(key, part)| member::end(&self.id, key, &part)));
         if members.len() == 1 {
@@ -212,27 +229,31 @@ impl<'k, 'c> Book<'k, 'c> {
         keys: impl Iterator<Item = &'n [u8]>,
         unnamed: usize,
     ) -> Result<Owner<'i>, Error> {
-        let mut owner = Owner { id: name, record: Vec::new(), further: BTreeMap::new(), has_run_out: false };
+        let (score, record, further) = (member::of_owner(&name), Vec::new(), BTreeMap::new());
+        let mut owner = Owner { id: name, score, record, further, is_known: false, has_run_out: false };
         if self.parts == 0 {
             return Ok(owner);
         }
         let (id, slots) = (&*owner.id, &mut owner.record);
         let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
-        self.key.at_score(member::of_owner(id), Side::First, |member| {
+        self.key.at_score(score, Side::First, |member| {
             if let Some(record) = member::read_record(member, id) {
                 is_broken = record.is_err();
                 let parts = record.unwrap_or_default().into_iter();
                 slots.extend(parts.map(|(key, part)| (Cow::Owned(key.to_vec()), part.into())));
             } else if let Some(key) = member::read_more(member, id) {
                 has_further = true;
-                further.extend((further.len() < unnamed).then(|| key.to_vec()));
-                return further.len() < unnamed;
+                if further.len() == unnamed {
+                    return false;
+                }
+                further.push(key.to_vec());
             }
-            !is_broken
+            true
         });
         if is_broken {
             return Err(FOREIGN.into());
         }
+        owner.is_known = has_further || !owner.record.is_empty();
         if has_further {
             keys.for_each(|key| self.find(&mut owner, key));
         }
@@ -262,63 +283,37 @@ impl<'k, 'c> Book<'k, 'c> {
         found
     }
 
-    /// Whether `id` holds anything.
-    pub fn knows(&self, id: &[u8]) -> bool {
-        let mut is_known = false;
-        self.key.at_score(member::of_owner(id), Side::First, |member| {
-            is_known = member::read_record(member, id).is_some() || member::read_more(member, id).is_some();
-            !is_known
-        });
-        is_known
-    }
-
     /// What the ends of the limiter `key` say, with the owners of at most `most` parts that have run out.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no end of a part.
     pub fn ends(&self, key: &[u8], now: Instant, most: usize) -> Result<Ends, Error> {
-        let mut ends = Ends::default();
+        let (mut ends, mut is_broken) = (Ends::default(), false);
         if self.parts == 0 {
             return Ok(ends);
         }
-        let (score, mut is_broken) = (member::of_key(key), false);
+        let score = member::of_key(key);
         // Parts that were taken before the clock was set back are behind all others.
-        let mut is_ahead = false;
         self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
-            Some(end) if end.key == key => {
-                (ends.are_some, is_ahead) = (true, end.is_ahead(now));
+            Some(end) if end.key != key => true,
+            Some(end) => {
+                ends.are_some = true;
+                end.is_ahead(now) && ends.add(end.id, now, most)
+            }
+            None => {
+                is_broken = true;
                 false
             }
-            end => {
-                is_broken |= end.is_none();
-                !is_broken
-            }
         });
-        if is_ahead {
-            self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
-                Some(end) if end.key != key => true,
-                Some(end) if end.is_ahead(now) && ends.ended.len() < most => {
-                    ends.ended.push(end.id.to_vec());
-                    true
-                }
-                _ => false,
-            });
-        }
-        if ends.are_some {
+        if ends.are_some && ends.next.is_none() {
             self.key.at_score(score, Side::First, |member| match member::read_end(member) {
                 Some(end) if end.key != key || end.is_ahead(now) => true,
-                Some(end) if end.end <= now && ends.ended.len() < most => {
-                    ends.ended.push(end.id.to_vec());
-                    true
-                }
+                Some(end) if end.end <= now => ends.add(end.id, now, most),
                 end => {
-                    (ends.next, is_broken) = (end.map(|end| end.end), is_broken || end.is_none());
+                    (ends.next, is_broken) = (end.map(|end| end.end), end.is_none());
                     false
                 }
             });
-        }
-        if most > 0 && ends.ended.len() >= most {
-            ends.next = Some(now);
         }
         if is_broken { Err(FOREIGN.into()) } else { Ok(ends) }
     }
@@ -330,7 +325,7 @@ impl<'k, 'c> Book<'k, 'c> {
 
     /// Writes what these owners hold after the call.
     pub fn write<'o>(
-        mut self,
+        &mut self,
         owners: impl Iterator<Item = &'o Owner<'o>>,
         lasting: Lasting,
     ) -> Option<Announcement<'c>> {

@@ -251,18 +251,20 @@ fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
     }
 }
 
-/// Ended parts of rates only take memory, and nobody looks for them while windows have none that ended.
+/// Ended parts of rates only take memory, and are looked for when others are added.
 #[test]
-fn parts_of_rates_that_have_ended_are_removed_by_calls_without_windows() {
+fn parts_of_rates_that_have_ended_are_removed_when_their_number_passes_a_multiple_of_32() {
     let server = Server::start();
     let mut client = server.connect();
-    rows(&mut client, "CL.MTAKE q FIXED 10 3600000 1 MS HOLD h 3600000 alive");
+    rows(&mut client, "CL.MTAKE q FIXED 99 3600000 1 MS HOLD h 3600000 alive");
     rows(&mut client, &format!("CL.MTAKE r THROTTLE 9 1 3600000 1 MS HOLD h {SHORT} dead"));
     let_run_out();
-    rows(&mut client, "CL.MTAKE q FIXED 10 3600000 0 r THROTTLE 9 1 3600000 0 MS HOLD h");
-    assert_eq!(client.int("ZSCORE h parts"), 2);
+    each_takes(&mut client, 0..28, "q FIXED 99 3600000 1 r THROTTLE 9 1 3600000 0 MS HOLD h 3600000");
+    assert_eq!(client.int("ZSCORE h parts"), 30);
     rows(&mut client, "CL.MTAKE r THROTTLE 9 1 3600000 0 MS HOLD h");
-    assert_eq!(client.int("ZSCORE h parts"), 1);
+    assert_eq!(client.int("ZSCORE h parts"), 30, "nothing is added");
+    rows(&mut client, "CL.MTAKE q FIXED 99 3600000 1 r THROTTLE 9 1 3600000 0 MS HOLD h 3600000 last");
+    assert_eq!(client.int("ZSCORE h parts"), 30, "one is added, and one is removed");
 }
 
 #[test]

@@ -31,8 +31,8 @@ impl<'c> Request<'c> {
         self.undisturbed(call, Access::Read, |handles| {
             let now = ffi::now();
             let seen = self.look(call, handles, Access::Read, now)?;
-            let (rows, plan) = self.rows(call, handles, (now, Queues::Count), seen.as_ref())?;
-            Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref()) {
+            let (rows, plan) = self.rows(call, handles, (now, Queues::Count), seen.as_deref())?;
+            Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_deref()) {
                 Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
                 None => Outcome::SeveralStates(rows, self.unit),
             })
@@ -212,7 +212,7 @@ impl<'c> Request<'c> {
         self.undisturbed(call, Access::Read, |handles| {
             let now = ffi::now();
             let seen = self.look(call, handles, Access::Read, now)?;
-            Ok(self.rows(call, handles, (now, Queues::Ignore), seen.as_ref())?.0)
+            Ok(self.rows(call, handles, (now, Queues::Ignore), seen.as_deref())?.0)
         })
     }
 
@@ -237,14 +237,14 @@ impl<'c> Request<'c> {
         self.undisturbed(call, Access::Write, |handles| {
             let now = ffi::now();
             let seen = self.look(call, handles, Access::Read, now)?;
-            let room = self.wait_for_room(call, handles, seen.as_ref(), now)?;
+            let room = self.wait_for_room(call, handles, seen.as_deref(), now)?;
             if self.has_chains {
-                return self.chains_admit(call, handles, seen.as_ref(), (now, room));
+                return self.chains_admit(call, handles, seen.as_deref(), (now, room));
             }
             let mut waits = room;
             let others = self.limiters.iter().enumerate().skip(1);
             for (index, named) in others.filter(|(_, named)| !named.shadow) {
-                waits = waits.max(self.wait_for((named, index), call, handles, seen.as_ref(), now)?);
+                waits = waits.max(self.wait_for((named, index), call, handles, seen.as_deref(), now)?);
             }
             Ok(waits.map_or(Others::Ready, Others::Wait))
         })
@@ -297,7 +297,7 @@ impl<'c> Request<'c> {
         self.undisturbed(call, Access::Write, |handles| {
             let now = ffi::now();
             let seen = self.look(call, handles, Access::Read, now)?;
-            self.wait_for((named, 0), call, handles, seen.as_ref(), now)
+            self.wait_for((named, 0), call, handles, seen.as_deref(), now)
         })
     }
 

@@ -69,7 +69,7 @@ pub struct Request<'c> {
     /// Where the reply is stored, for calls that repeat this one.
     pub(super) once: Option<Once<'c>>,
     /// What is held, settled or carried out. It is in a box because nearly all calls have none.
-    pub(super) hold: Option<Box<Hold<'c>>>,
+    pub(super) hold: Option<Hold<'c>>,
     /// How the call waits, and its flow.
     pub queued: Queued<'c>,
     /// Whether it is this client's turn at its first limiter.
@@ -198,7 +198,7 @@ impl<'c> Request<'c> {
         options: usize,
         option: several::Hold<'c>,
         verb: Verb,
-    ) -> Result<Box<Hold<'c>>, Error> {
+    ) -> Result<Hold<'c>, Error> {
         let position = Behind::position(options.saturating_add(option.key));
         let key = call.arg(position).ok_or(Error::SYNTAX)?;
         let name = call.bytes(key);
@@ -211,7 +211,7 @@ impl<'c> Request<'c> {
                 limiter.most_used().check(limiter.units())?;
             }
         }
-        Ok(Box::new(Hold { key, option, moved: Cell::new(0) }))
+        Ok(Hold { key, option, moved: Cell::new(0) })
     }
 
     /// Finds the key of `ONCE`, with the options beginning at `options`.
@@ -244,7 +244,7 @@ impl<'c> Request<'c> {
         handles: &'k Handles,
         access: Access,
         now: Instant,
-    ) -> Result<Option<Seen<'k, '_, 'c>>, Error> {
+    ) -> Result<Option<Box<Seen<'k, '_, 'c>>>, Error> {
         self.hold.as_ref().map(|hold| hold.look(call, handles, access, &self.held(), now)).transpose()
     }
 

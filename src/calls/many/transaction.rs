@@ -38,7 +38,7 @@ struct HeldDecisions<'d, 'k, 'h, 'c> {
     plan: Option<&'d Plan>,
     /// Whether a limiter or a chain refuses the call.
     refuses: bool,
-    seen: Seen<'k, 'h, 'c>,
+    seen: Box<Seen<'k, 'h, 'c>>,
     reply: Option<(Box<Key<'k, 'c>>, Instant)>,
 }
 
@@ -138,10 +138,10 @@ impl<'c> Request<'c> {
         let seen =
             if PLAIN || self.hold.is_none() { None } else { self.look(call, handles, Access::Write, now)? };
         if let Some(plan) = plan.as_deref_mut() {
-            self.decide_chains(call, handles, (now, verb), seen.as_ref(), (plan, &mut decided))?;
+            self.decide_chains(call, handles, (now, verb), seen.as_deref(), (plan, &mut decided))?;
         } else {
             for (index, named) in self.limiters.iter().enumerate() {
-                let seen = seen.as_ref().map(|seen| (seen, index));
+                let seen = seen.as_deref().map(|seen| (seen, index));
                 let key = named.open(call, handles)?;
                 let pending = self.decide(call, handles, (named, &key), (now, verb), seen)?;
                 decided.push(Decided { key, pending });
@@ -295,10 +295,10 @@ impl<'c> Request<'c> {
             plan.complete(&self.limiters, &mut planned, refuses);
             planned
         };
-        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen)) };
+        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&*seen)) };
         let end = ruling.map_or(End::Rows, End::Ruled);
         if ruling.map_or(refuses, Verdict::is_limited) {
-            self.refusal(call, now, decided, plan, Some(&seen), rows)?;
+            self.refusal(call, now, decided, plan, Some(&*seen), rows)?;
             if seen.has_run_out(self.limiters.iter().map(|named| &named.limiter)) {
                 self.write_run_out(call, now, mem::take(decided), seen, announcements)?;
             }
@@ -342,7 +342,7 @@ impl<'c> Request<'c> {
         call: &Call<'c>,
         now: Instant,
         decided: AllDecided<'_, 'c>,
-        seen: Seen<'_, '_, 'c>,
+        seen: Box<Seen<'_, '_, 'c>>,
         announcements: &mut Announcements<'c>,
     ) -> Result<(), Error> {
         let mut changes = Vec::new();
@@ -390,7 +390,7 @@ impl<'c> Request<'c> {
             let mut others = Vec::new();
             let all = self.limiters.iter().zip(&mut written).zip(&mut took).enumerate();
             for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
-                let seen = seen.as_ref();
+                let seen = seen.as_deref();
                 let key = named.open(call, &handles).ok()?;
                 let pending = match plan {
                     None => {
@@ -444,7 +444,7 @@ impl<'c> Request<'c> {
             })
             .collect();
         // An existing key of holds is written before any key is created, and a new one after all others.
-        let creates = seen.as_ref().is_some_and(Seen::creates);
+        let creates = seen.as_deref().is_some_and(Seen::creates);
         if let Some(seen) = seen {
             seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
             if !creates {
