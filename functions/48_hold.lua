@@ -361,7 +361,12 @@ function Hold.look(hold, rows, keys, count)
     -- Parts of rates only take memory when they have ended. They are removed when units of an owner have run out, when
     -- the number of parts passes a multiple of RATES_EACH, and before memory is scarce.
     local passes = hold.period and hold.parts % RATES_EACH + count >= RATES_EACH
-    if has_ended_any or passes or hold.parts > MOST_PARTS / 2 then
+    local must = has_ended_any or hold.parts > MOST_PARTS / 2
+    if must or passes then
+        if not must then
+            -- More than calls add in between. A refusal removes none, and the next one finds them again.
+            left = min(left, 2 * (RATES_EACH + count))
+        end
         carry_out(false)
     end
 end
@@ -437,6 +442,15 @@ function Hold.renews(hold, rows, count)
     return holds and hold.period ~= nil
 end
 
+-- Returns how many parts of other owners the call removes.
+function Hold.removes(hold)
+    local removed = 0
+    for i = 1, #hold.others do
+        removed = removed + Hold.removed(hold.others[i])
+    end
+    return removed
+end
+
 -- Returns the wait of a call whose parts have no room, because its owner is new. `taken` has what it takes.
 function Hold.is_full(hold, rows, count, taken)
     if not hold.period then
@@ -449,16 +463,12 @@ function Hold.is_full(hold, rows, count, taken)
     if new == 0 or hold.parts + new <= MOST_PARTS then
         return nil
     end
-    local removed = 0
-    for i = 1, #hold.others do
-        removed = removed + Hold.removed(hold.others[i])
-    end
     local is_known = hold.owner.has_further or hold.owner.slots[1]
-    if is_known or hold.parts + new - removed <= MOST_PARTS then
+    if is_known or hold.parts + new - Hold.removes(hold) <= MOST_PARTS then
         return nil
     end
     local till = hold.next or expiry(hold.key)
-    return till and larger(difference(till, now), one) or last
+    return till and larger(difference(till, now), one) or int(LAST)
 end
 
 -- Returns the difference by which a settlement of `used` units changes a window of which `own` is held.

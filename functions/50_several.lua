@@ -484,9 +484,10 @@ local function rule(hold, keys, count, is_refused, taken)
     return is_refused or wait ~= nil, wait
 end
 
--- Lets the decisions write what has run out, and collects what changes in the key of HOLD.
-local function complete_holds(hold, keys, count, verb, is_refused, taken)
-    if is_refused and not Hold.has_run_out(hold, rows) then
+-- Lets the decisions write what has run out, and collects what changes in the key of HOLD. If that is full, what has run
+-- out makes room for later calls.
+local function complete_holds(hold, keys, count, verb, is_refused, taken, is_full)
+    if is_refused and not (Hold.has_run_out(hold, rows) or is_full and Hold.removes(hold) > 0) then
         return
     end
     for k = 1, count do
@@ -643,7 +644,7 @@ function several(keys, args, verb)
         end
     end
     if hold and verb ~= PEEK then
-        complete_holds(hold, keys, count, verb, is_refused, taken)
+        complete_holds(hold, keys, count, verb, is_refused, taken, ruled ~= nil)
     end
 
     local most, wait, remaining, reset_after = combined(count, false)

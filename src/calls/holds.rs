@@ -133,10 +133,12 @@ impl<'c> Hold<'c> {
         // run out, when the number of parts passes a multiple of `RATES_EACH`, and before memory is scarce.
         let parts = seen.book.parts();
         let most = parts.saturating_add(u64::try_from(seen.of.len()).unwrap_or(u64::MAX));
-        if seen.of.iter().any(|of| !of.ended.is_empty())
-            || self.option.period.is_some() && most / RATES_EACH > parts / RATES_EACH
-            || parts > MOST_PARTS / 2
-        {
+        let must = parts > MOST_PARTS / 2 || seen.of.iter().any(|of| !of.ended.is_empty());
+        if must || self.option.period.is_some() && most / RATES_EACH > parts / RATES_EACH {
+            if !must {
+                // More than calls add in between. A refusal removes none, and the next one finds them again.
+                left = left.min(2 * (usize::try_from(RATES_EACH).unwrap_or(0) + seen.of.len()));
+            }
             let is_rate = |held: &Held| !is_window(held) && !held.limiter.releases();
             seen.carry_out(limiters.clone().map(|held| is_rate(&held).then_some(held)), &mut left)?;
         }
@@ -348,12 +350,21 @@ impl<'c> Seen<'_, '_, 'c> {
         if new == 0 || owner.is_known || self.book.parts().saturating_add(new) <= MOST_PARTS {
             return None;
         }
-        let removed = self.owners().map(Owner::removed).sum();
-        if self.book.parts().saturating_sub(removed).saturating_add(new) <= MOST_PARTS {
+        if self.book.parts().saturating_sub(self.removed()).saturating_add(new) <= MOST_PARTS {
             return None;
         }
         let next = self.of.iter().filter_map(|of| of.next).min().or_else(|| self.book.lives_until());
         Some(next.map_or(Span::MAX, |end| end.since(self.now)).max(Span::NANOSECOND))
+    }
+
+    /// How many parts the call removes.
+    pub fn removed(&self) -> u64 {
+        self.owners().map(Owner::removed).sum()
+    }
+
+    /// Whether more parts may have run out than the call carries out.
+    pub fn has_more(&self) -> bool {
+        self.of.iter().any(|of| of.next.is_some_and(|next| next <= self.now))
     }
 
     fn owners(&self) -> impl Iterator<Item = &Owner<'_>> {

@@ -238,7 +238,7 @@ impl<'k, 'c> Book<'k, 'c> {
         let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
         self.key.at_score(score, Side::First, |member| {
             if let Some(record) = member::read_record(member, id) {
-                is_broken = record.is_err();
+                is_broken |= record.is_err();
                 let parts = record.unwrap_or_default().into_iter();
                 slots.extend(parts.map(|(key, part)| (Cow::Owned(key.to_vec()), part.into())));
             } else if let Some(key) = member::read_more(member, id) {

@@ -267,6 +267,31 @@ fn parts_of_rates_that_have_ended_are_removed_when_their_number_passes_a_multipl
     assert_eq!(client.int("ZSCORE h parts"), 30, "one is added, and one is removed");
 }
 
+/// What has run out makes room at a full key, however much it is, for clients that wait and for those that do not.
+#[test]
+fn more_than_a_thousand_parts_that_have_ended_make_room_at_a_full_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for limit in ["q FIXED 9999999 86400000 1", "r THROTTLE 9999 1 60000 1"] {
+        client.call("FLUSHALL");
+        rows(&mut client, "CL.MTAKE other FIXED 9 86400000 1 MS HOLD h 86400000 alive");
+        // As if others held so many: the first 1,000 that are removed do not make room for one.
+        let end_beside_others = |client: &mut Client, owners| {
+            client.call("ZADD h 2 parts");
+            each_takes(client, owners, &format!("{limit} MS HOLD h 1000"));
+            std::thread::sleep(std::time::Duration::from_millis(1_002));
+            client.call("ZADD h 101000 parts");
+        };
+        end_beside_others(&mut client, 0..1_500);
+        let mut waiter = Waiter::ask(&server, &format!("CL.BMTAKE {limit} MS HOLD h 3600000 waits"));
+        assert!(waiter.answer().starts_with("0 "), "{limit}");
+        assert_eq!(client.int("ZSCORE h parts"), 99_501, "{limit}: 1,500 are removed, and one is added");
+        end_beside_others(&mut client, 1_500..3_000);
+        let take = format!("CL.MTAKE {limit} MS HOLD h 3600000 new");
+        assert_eq!([(); 2].map(|()| first(&mut client, &take)[0]), [1, 0], "{limit}");
+    }
+}
+
 #[test]
 fn names_with_the_same_hash_are_told_apart() {
     let server = Server::start();

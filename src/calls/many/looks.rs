@@ -125,6 +125,9 @@ impl<'c> Request<'c> {
         let Some(seen) = seen.filter(|seen| seen.is_full(self.limiters.len()).is_some()) else {
             return Ok(None);
         };
+        if seen.has_more() {
+            return Ok(None); // its turn goes on with what is not carried out at once
+        }
         // What a call takes from chains, and so how many parts it adds, depends on the states.
         let (_, plan) = self.rows(call, handles, (now, Queues::Count), Some(seen))?;
         Ok(seen.is_full(self.parts(plan.as_ref())))

@@ -299,7 +299,10 @@ impl<'c> Request<'c> {
         let end = ruling.map_or(End::Rows, End::Ruled);
         if ruling.map_or(refuses, Verdict::is_limited) {
             self.refusal(call, now, decided, plan, Some(&*seen), rows)?;
-            if seen.has_run_out(self.limiters.iter().map(|named| &named.limiter)) {
+            // Where the key is full, what has run out makes room for later calls.
+            if seen.has_run_out(self.limiters.iter().map(|named| &named.limiter))
+                || ruling.is_some() && seen.removed() > 0
+            {
                 self.write_run_out(call, now, mem::take(decided), seen, announcements)?;
             }
             return Ok(end);
