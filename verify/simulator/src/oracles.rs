@@ -333,6 +333,9 @@ impl Judge {
         let is_call = matches!(step, Step::Call(..));
         let is_followed = acted.iter().all(|words| words.iter().all(|word| word != b"FLOW"))
             && (is_call || answers.iter().all(|answer| crate::commands::name(&answer.words) != "CLIENT"));
+        if !is_call {
+            self.lose_order(&answers);
+        }
         self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
         self.follow_waiters(is_call);
@@ -864,6 +867,32 @@ impl Judge {
         });
     }
 
+    /// What a client has sent while it waited runs when it is answered: before others are answered whose turn
+    /// has come already, and before turns that come later in the same step. So it is not known which of them
+    /// were decided by the weights and the tags that it has changed.
+    fn lose_order(&mut self, answers: &[Answer]) {
+        let turned: Vec<u64> = with(|world| world.turned.iter().copied().collect());
+        let come = turned.into_iter().filter_map(|client| {
+            let (words, db, order, _) = wait_of(client)?;
+            let is_known = self.waiters.get(&client).is_some_and(|own| own.order == order);
+            (!is_known).then_some((words, db))
+        });
+        let last = answers.iter().rposition(|answer| answer.waited.is_some()).unwrap_or(0);
+        let answered = answers.iter().enumerate().filter(|(at, answer)| match answer.waited {
+            Some(since) => {
+                let own = self.waiters.get(&answer.client);
+                own.is_none_or(|own| own.words != answer.words || own.since != since)
+            }
+            None => *at < last && crate::commands::name(&answer.words) == "CL.MSETTLE",
+        });
+        let answered = answered.map(|(_, answer)| (Rc::clone(&answer.words), answer.db));
+        for (words, db) in come.chain(answered).collect::<Vec<_>>() {
+            let call = Call::parse(&words).filter(|call| call.verb == "BMTAKE" || call.flow.is_some());
+            let flows = call.and_then(|call| self.flows.get_mut(&(db, call.parts[0].key.clone())));
+            flows.into_iter().for_each(|flows| flows.are_lost = true);
+        }
+    }
+
     /// Flows whose first clients wait for one limiter only, and so are ready, are served in their order.
     fn admitted_fairly(&mut self, answers: &[Answer], is_followed: bool) {
         self.flows.values_mut().for_each(|flows| flows.are_lost |= !is_followed);
@@ -1032,14 +1061,7 @@ impl Judge {
     /// Clients have begun to wait, or wait no more.
     fn follow_waiters(&mut self, is_call: bool) {
         let turned = with(|world| std::mem::take(&mut world.turned));
-        let waits = |client: u64| {
-            with(|world| {
-                let one = world.clients.get(&client)?;
-                let blocked = world.blocked.get(one.blocked?)?;
-                Some((Rc::clone(&blocked.words), blocked.db, blocked.order, one.since))
-            })
-        };
-        let turned: Vec<_> = turned.into_iter().map(|client| (client, waits(client))).collect();
+        let turned: Vec<_> = turned.into_iter().map(|client| (client, wait_of(client))).collect();
         for (client, now) in &turned {
             let order = now.as_ref().map(|(_, _, order, _)| *order);
             if self.waiters.get(client).is_some_and(|waiter| Some(waiter.order) != order) {
@@ -1304,6 +1326,15 @@ impl Judge {
             }
         });
     }
+}
+
+/// The words, the database and the order of the call with which a client waits, and since when.
+fn wait_of(client: u64) -> Option<(Rc<Words>, i32, u64, i64)> {
+    with(|world| {
+        let one = world.clients.get(&client)?;
+        let blocked = world.blocked.get(one.blocked?)?;
+        Some((Rc::clone(&blocked.words), blocked.db, blocked.order, one.since))
+    })
 }
 
 /// Whether the reply of a call has as many rows and columns as this call's.
