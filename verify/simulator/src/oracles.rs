@@ -38,8 +38,6 @@ struct Waiter {
     db: i32,
     order: u64,
     since: i64,
-    /// When the first booking behind it acts, by which it is served.
-    promise: Option<i64>,
 }
 
 impl Waiter {
@@ -180,9 +178,8 @@ fn step(quantity: i128, weight: i128) -> i128 {
 pub struct Judge {
     waiters: BTreeMap<u64, Waiter>,
     lines: BTreeMap<(i32, String), Line>,
-    /// When clients stop waiting, and when they must have been served.
+    /// When clients stop waiting.
     deadlines: BTreeSet<(i128, u64)>,
-    promises: BTreeSet<(i64, u64)>,
     ledgers: BTreeMap<(i32, String), Ledger>,
     /// Whether the wall clock is set within a call.
     is_set_within: bool,
@@ -339,7 +336,7 @@ impl Judge {
         self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
         self.follow_waiters(is_call);
-        self.follow_bookings(&answers, is_call);
+        self.follow_bookings(&answers);
         self.replication();
         let is_held_up = with(|world| {
             // Timers follow the wall clock; the module sets its own again when the cron runs.
@@ -354,9 +351,6 @@ impl Judge {
         });
         // After a step that lets no time pass, the server has not had its turn.
         let has_its_turn = !is_held_up && matches!(step, Step::Pass(_));
-        if is_held_up || !matches!(step, Step::Pass(_) | Step::Call(..) | Step::Close(_) | Step::User(..)) {
-            self.forget_promises(&[]);
-        }
         if !has_its_turn {
             self.free_since = clock::monotonic();
         }
@@ -511,7 +505,6 @@ impl Judge {
             db,
             order: 0,
             since: 0,
-            promise: None,
         };
         (self.admits(&both, i128::from(clock::module()), 0..1) == Some(false)).then_some(waits as u64)
     }
@@ -699,7 +692,6 @@ impl Judge {
     }
 
     fn spoil_keys(&mut self, keys: &[Bytes]) {
-        self.forget_promises(keys);
         for key in keys {
             for db in 0..2 {
                 self.stored.remove(&(db, key.clone()));
@@ -711,7 +703,6 @@ impl Judge {
 
     /// From here on, keys have a past that is not known.
     fn all_spoilt(&mut self) {
-        self.forget_promises(&[]);
         self.stored.clear();
         self.ledgers.values_mut().for_each(|ledger| ledger.is_spoilt = true);
         let keys: Vec<(i32, String)> = with(|world| {
@@ -755,9 +746,6 @@ impl Judge {
             // It may have waited again within the step, with a call that it had sent meanwhile.
             if own.words != answer.words || answer.waited != Some(own.since) {
                 continue;
-            }
-            if let Some(promise) = own.promise.filter(|at| answer.at > at + self.slack()) {
-                past_booking(answer.client, answer.at - promise);
             }
             let leases = matches!(own.call.parts[0].limit, Limit::Lease { .. });
             if first(&answer.reply) == Some(0) {
@@ -945,67 +933,18 @@ impl Judge {
         self.lines.get(&(db, key.to_owned())).is_some_and(|line| !line.is_empty())
     }
 
-    /// Bookings take the costs of the clients before them with them, who are served before the booking acts.
-    fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
+    /// Bookings take the costs of the clients before them with them.
+    fn follow_bookings(&mut self, answers: &[Answer]) {
         let lines = &self.lines;
         self.booked.retain(|place| lines.get(place).is_some_and(|line| !line.is_empty()));
-        for answer in answers.iter().filter(|answer| answer.waited.is_none()) {
-            let Some(call) = Call::parse(&answer.words) else { continue };
-            let place = (answer.db, call.parts[0].key.clone());
-            match call.verb.as_str() {
-                "RESERVE" if self.is_waited_for(place.0, &place.1) => {
-                    // In other steps, clients may have come after the booking.
-                    if is_call {
-                        self.promise(&call, &place, answer);
-                    }
-                    self.booked.insert(place);
-                }
-                // These delay everybody, or deduct from bookings.
-                "PAUSE" | "REFUND" | "MSETTLE" => self.forget_promises(&asked_for(&call)),
-                _ => {}
+        let books = |answer: &&Answer| crate::commands::name(&answer.words) == "CL.RESERVE";
+        for answer in answers.iter().filter(books) {
+            if let Some(call) = Call::parse(&answer.words)
+                && self.is_waited_for(answer.db, &call.parts[0].key)
+            {
+                self.booked.insert((answer.db, call.parts[0].key.clone()));
             }
         }
-    }
-
-    /// The clients before a booking are served when it acts, if no timer is too late for that.
-    fn promise(&mut self, call: &Call, place: &(i32, String), answer: &Answer) {
-        let Limit::Throttle { max_burst, rate } = &call.parts[0].limit else { return };
-        let is_certain = rate.cost(*max_burst) + rate.cost(1) / 10 > i128::from(5 * MILLI)
-            && with(|world| world.settings.tick == 0 && !world.settings.beside)
-            && !self.is_set_within
-            && !call.prepays
-            && call.parts[0].quantity > 0;
-        let Reply::Array(numbers) = &answer.reply else { return };
-        let wait = numbers.get(3).and_then(first).filter(|_| is_certain && first(&answer.reply) == Some(0));
-        let (Some(wait), Some(line)) = (wait, self.lines.get(place)) else { return };
-        let at = answer.at + wait * call.unit as i64;
-        let mut open = vec![];
-        for client in line.plain.values().rev() {
-            let Some(waiter) = self.waiters.get(client) else { return };
-            if waiter.call.parts[0].limit != call.parts[0].limit {
-                return;
-            }
-            if waiter.promise.is_some() {
-                break;
-            }
-            open.push(*client);
-        }
-        for client in open {
-            self.waiters.entry(client).and_modify(|waiter| waiter.promise = Some(at));
-            self.promises.insert((at, client));
-        }
-    }
-
-    /// What happens to these keys may delay the clients before bookings; without keys, to all.
-    fn forget_promises(&mut self, keys: &[Bytes]) {
-        let waiters = &mut self.waiters;
-        self.promises.retain(|(_, client)| {
-            let Some(waiter) = waiters.get_mut(client) else { return false };
-            let stays =
-                !keys.is_empty() && keys.iter().all(|key| **key != *waiter.call.parts[0].key.as_bytes());
-            waiter.promise = waiter.promise.filter(|_| stays);
-            stays
-        });
     }
 
     /// Nobody waits for a key that another node serves, or on a replica, for longer than a second.
@@ -1073,7 +1012,7 @@ impl Judge {
                 continue;
             };
             if let Some(call) = Call::parse(&words) {
-                let waiter = Waiter { call, words, db, order, since, promise: None };
+                let waiter = Waiter { call, words, db, order, since };
                 self.holds_no_place(&waiter);
                 self.joins(client, waiter, is_call);
             }
@@ -1109,7 +1048,6 @@ impl Judge {
         let Some(waiter) = self.waiters.remove(&client) else { return };
         let (place, part) = (waiter.place(), &waiter.call.parts[0]);
         self.deadlines.remove(&(waiter.deadline().unwrap_or(0), client));
-        self.promises.remove(&(waiter.promise.unwrap_or(0), client));
         let Some(line) = self.lines.get_mut(&place) else { return };
         if let Limit::Throttle { rate, .. } = &part.limit
             && waiter.is_plain()
@@ -1181,9 +1119,6 @@ impl Judge {
         if let Some((_, client)) = first.filter(|(at, _)| *at < i128::from(late)) {
             let text = format!("client {client} waits longer than its timeout");
             with(|world| world.violates("progress", text));
-        }
-        if let Some((at, client)) = self.promises.first().filter(|(at, _)| *at < late) {
-            past_booking(*client, now - at);
         }
     }
 
@@ -1378,12 +1313,6 @@ fn passed(world: &World) -> i64 {
 /// How far the module's clock is ahead of the wall clock.
 fn lead() -> i128 {
     i128::from(clock::module() - clock::wall())
-}
-
-/// A client waits for this long after a booking behind it has acted.
-fn past_booking(client: u64, time: i64) {
-    let text = format!("client {client} waits {} longer than a booking behind it", history::time(time));
-    with(|world| world.violates("progress", text));
 }
 
 fn stuck(key: &str, waiter: &Waiter, who: &str) {
