@@ -246,6 +246,21 @@ async def test_guards_and_merged_calls_use_it(server: servers.Server) -> None:
     await refusals.aclose()
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_refusal_that_comes_as_it_is_closed_holds_up_nothing(server: servers.Server, turns: int) -> None:
+    both = Both(server, redis.asyncio.Redis(port=server.port), "asyncio")
+    with server.admin as admin:
+        admin.flushall()
+    await both.refused("k")
+    both.refusals._more.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(both.refusals.aclose())
+    done, _ = await asyncio.wait({closing}, timeout=5)
+    assert done
+    await close(both.client, "asyncio")
+
+
 async def test_functions_are_tracked_too(flavor: tuple[str, str]) -> None:
     library, way = flavor
     with servers.running(module=False) as server:

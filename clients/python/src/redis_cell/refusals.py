@@ -227,6 +227,7 @@ class AsyncRefusals(_Refusals):
         super().__init__(cell, least, keys)
         self._task: asyncio.Task[None] | None = None
         self._more = asyncio.Event()
+        self._closed = False
         cast(Any, cell).run = self._run
 
     async def _run(self, call: Call[T], ready: Ready | None = None) -> T:
@@ -242,6 +243,7 @@ class AsyncRefusals(_Refusals):
     async def aclose(self) -> None:
         """Forgets everything, closes the connections, and remembers nothing from now on."""
         cast(Any, self._cell).run = self._inner
+        self._closed = True  # before Python 3.12, `wait_for` ignores a cancellation that comes with its result
         if self._task is not None:
             self._task.cancel()
             with suppress(BaseException):
@@ -271,12 +273,13 @@ class AsyncRefusals(_Refusals):
             self._told(await listens.read_response())
 
     async def _read(self, listens: Any, reads: Any, hears: asyncio.Task[None]) -> None:
-        while not hears.done():
+        while not hears.done() and not self._closed:
             self._more.clear()
             await steps.async_run(self._beats(listens, reads))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._more.wait(), BEAT)
-        await hears  # raises its error
+        if hears.done():
+            await hears  # raises its error
 
 
 class Refusals(_Refusals):
