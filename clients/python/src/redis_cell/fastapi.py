@@ -221,7 +221,8 @@ class RateLimitMiddleware:
             if decided is not None:
                 answer, own, refused = decided
                 if refused is not None:
-                    response = _problem(*refused, own, answer)
+                    status, reason = refused
+                    response = _problem(status, reason, own, answer)
                     return await response(cast(Any, scope), receive, cast(Any, send))
                 found.append(own)
 
