@@ -16,8 +16,9 @@ import pytest
 import redis
 
 import servers
-from conftest import awaited, cell_of, client_class, close
+from conftest import LIBRARIES, awaited, cell_of, client_class, close
 from redis_cell import AsyncCell, Cell, Lease, Rate, Take, wire
+from redis_cell.connecting import connection_of, patience
 from test_backend import LIBRARY
 
 RATE = Rate(5, per=1000)
@@ -169,6 +170,24 @@ async def test_the_search_for_a_primary_ends_when_a_sentinel_is_frozen(
         os.kill(process, signal.SIGCONT)
         assert await cell.throttle(key, RATE)
         await close(client, way)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_socket_has_its_own_timeout_between_waits(server: servers.Server, library: str) -> None:
+    """A connection of a Sentinel is in its pool again, and may be another thread's, before the deadline of the call."""
+    without_handshake = {f"{library}_connect_func": lambda connection: connection._parser.on_connect(connection)}
+    client = client_class(library, "sync")(port=server.port, socket_timeout=None, **without_handshake)
+    pool = client.connection_pool
+    connection = connection_of(pool, 5)
+    assert connection._sock.gettimeout() is None
+    with patience(connection, 5):
+        connection.send_command("PING")
+        assert connection._sock.gettimeout() is None
+        connection.read_response()
+        assert connection._sock.gettimeout() is None
+        connection._sock.settimeout(0)  # by another thread
+    assert connection._sock.gettimeout() == 0
+    pool.disconnect()
 
 
 async def test_the_search_for_the_nodes_of_a_cluster_ends(flavor: tuple[str, str]) -> None:
