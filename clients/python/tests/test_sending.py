@@ -235,6 +235,31 @@ async def test_connections_of_a_class_of_the_application(
     assert await cell.throttle(f"{made.__name__}-{library}-{way}", RATE)
 
 
+def caching(monkeypatch: pytest.MonkeyPatch, port: int, **options: Any) -> Any:
+    """A client that caches replies."""
+    cache = pytest.importorskip("redis.cache")
+    monkeypatch.setattr("redis.connection.CacheProxyConnection.MIN_ALLOWED_VERSION", "7.0.0")
+    return redis.Redis(port=port, protocol=3, cache_config=cache.CacheConfig(), **options)
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
+async def test_the_calls_of_the_application_are_tried_again(
+    server: servers.Server, flavor: tuple[str, str], cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that a call of this package has made are tried again like others, and after the same errors."""
+    library, way = flavor
+    if cached and flavor != ("redis", "sync"):
+        pytest.skip("this client has no cache")
+    error = importlib.import_module(library + ".exceptions").BusyLoadingError
+    make = functools.partial(caching, monkeypatch) if cached else client_class(library, way)
+    client = make(port=server.port, retry_on_error=[error])
+    assert await cell_of(client, way).throttle(f"again-{library}-{way}-{cached}", RATE)
+    (idle,) = client.connection_pool._available_connections
+    assert error in idle.retry._supported_errors
+    assert idle.retry is getattr(idle, "_conn", idle).retry
+    await close(client, way)
+
+
 def test_an_attempt_after_a_long_pause_has_time(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     from redis.backoff import ConstantBackoff
     from redis.retry import Retry

@@ -140,6 +140,16 @@ def _waiting(kind: Any, name: str) -> Callable[..., Any]:
     return method
 
 
+def _unbounded(make: Callable[..., T]) -> Callable[..., T]:
+    """Returns a function that makes a connection without a deadline, because a connection keeps what it reads then."""
+
+    def made(*arguments: Any, **options: Any) -> T:
+        with _until(None):
+            return make(*arguments, **options)
+
+    return made
+
+
 @cache
 def _timed(kind: Any, blocking: bool) -> Any:
     """Returns a class of connections that knows of deadlines, which objects of their own class can be given."""
@@ -154,6 +164,7 @@ def _timed(kind: Any, blocking: bool) -> Any:
     timeouts = ("socket_timeout", "socket_connect_timeout")
     own: dict[str, Any] = {name: _attribute(kind, name, _Deadline.part) for name in timeouts}
     own["retry"] = _attribute(kind, "retry", _Deadline.retry)
+    own["__init__"] = _unbounded(kind.__init__)
     if blocking:
         own |= {name: _waiting(kind, name) for name in ("connect", "send_packed_command", "read_response")}
     else:
@@ -183,6 +194,8 @@ def _time(pool: Any, blocking: bool) -> None:
     for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
         _time(sentinel.connection_pool, blocking)
     pool.connection_class = timed
+    if getattr(pool, "cache", None) is not None:
+        pool.make_connection = _unbounded(pool.make_connection)
 
 
 def _get_connection(pool: Any) -> Any:
