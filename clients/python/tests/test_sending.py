@@ -260,6 +260,30 @@ async def test_the_calls_of_the_application_are_tried_again(
     await close(client, way)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_task_that_a_connection_starts_outlives_the_deadline(server: servers.Server, library: str) -> None:
+    """Such as one that renews credentials, and uses the same client."""
+    client = client_class(library, "asyncio")(port=server.port, socket_timeout=None)
+    pool, ended, tasks = client.connection_pool, asyncio.Event(), list[asyncio.Task[tuple[Any, Any]]]()
+    kind: Any = pool.connection_class
+
+    async def later() -> tuple[Any, Any]:
+        await ended.wait()
+        (idle,) = pool._available_connections
+        return idle.socket_timeout, idle.retry
+
+    async def connect(self: Any) -> None:
+        tasks.append(asyncio.create_task(later()))
+        await kind.connect(self)
+
+    pool.connection_class = type(kind.__name__, (kind,), {"connect": connect})
+    assert await AsyncCell(client).throttle(f"task-{library}", RATE)
+    ended.set()
+    (idle,) = pool._available_connections
+    assert [await task for task in tasks] == [(None, idle.retry)] * len(tasks) != []
+    await close(client, "asyncio")
+
+
 def test_an_attempt_after_a_long_pause_has_time(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     from redis.backoff import ConstantBackoff
     from redis.retry import Retry

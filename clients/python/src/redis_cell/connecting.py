@@ -44,6 +44,7 @@ class _Deadline:
     def __init__(self, seconds: float, share: float = 1 / 2) -> None:
         self.seconds, self.share = seconds, share
         self.end: float | None = None
+        self.is_over = False
 
     @property
     def left(self) -> float:
@@ -91,6 +92,14 @@ def _until(deadline: _Deadline | None) -> Generator[None, None, None]:
         yield
     finally:
         _deadline.reset(token)
+        if deadline is not None:
+            deadline.is_over = True
+
+
+def _current() -> _Deadline | None:
+    """Returns the deadline of this thread or task. A task that was made under a deadline keeps it after its end."""
+    deadline = _deadline.get()
+    return None if deadline is None or deadline.is_over else deadline
 
 
 def _set_timeout(connection: Any) -> None:
@@ -111,7 +120,7 @@ def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -
 
     def get(self: Any) -> Any:
         value = cast(Any, own.__get__(self) if own else vars(self)[name])
-        deadline = _deadline.get()
+        deadline = _current()
         return value if deadline is None else bounded(deadline, value)
 
     def put(self: Any, value: Any) -> None:
@@ -128,7 +137,7 @@ def _waiting(kind: Any, name: str) -> Callable[..., Any]:
     timeout afterwards, because the connection may go back to its pool, and to other threads, before the deadline."""
 
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        if _deadline.get() is None:
+        if _current() is None:
             return getattr(kind, name)(self, *arguments, **options)
         _set_timeout(self)
         try:
@@ -155,7 +164,7 @@ def _timed(kind: Any, blocking: bool) -> Any:
     """Returns a class of connections that knows of deadlines, which objects of their own class can be given."""
 
     async def connect(self: Any) -> None:
-        deadline = _deadline.get()
+        deadline = _current()
         if deadline is None or self.is_connected:
             await kind.connect(self)
         else:
