@@ -242,6 +242,23 @@ def caching(monkeypatch: pytest.MonkeyPatch, port: int, **options: Any) -> Any:
     return redis.Redis(port=port, protocol=3, cache_config=cache.CacheConfig(), **options)
 
 
+@pytest.mark.parametrize("cached", [False, True], ids=["function", "cached"])
+async def test_a_connection_from_before_the_first_call_ends_a_call(
+    server: servers.Server, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a class that the pool does not know."""
+    with servers.lossy(server, 0) as slow:
+        make = functools.partial(caching, monkeypatch) if cached else redis.Redis
+        client = make(port=slow.port, socket_timeout=None)
+        pool = client.connection_pool
+        if not cached:
+            pool.connection_class = functools.partial(pool.connection_class)
+        client.ping()
+        slow.delay = 0.8
+        await fails_in_time(cell_of(client, "sync"), "throttle", "before", RATE)
+        pool.disconnect()
+
+
 @pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
 async def test_the_calls_of_the_application_are_tried_again(
     server: servers.Server, flavor: tuple[str, str], cached: bool, monkeypatch: pytest.MonkeyPatch

@@ -181,6 +181,14 @@ def _timed(kind: Any, blocking: bool) -> Any:
     return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, TIMED: True, **own})
 
 
+def _time_one(connection: Any, blocking: bool) -> None:
+    """Lets a connection, or the one behind a cache, know of deadlines."""
+    connection = getattr(connection, "_conn", connection)
+    kind = cast(Any, type(connection))
+    if TIMED not in vars(kind):
+        connection.__class__ = _timed(kind, blocking)
+
+
 def _time(pool: Any, blocking: bool) -> None:
     """Lets the connections of a pool, and of the Sentinels behind it, or of a node of a cluster, know of deadlines."""
     kind = pool.connection_class
@@ -188,21 +196,20 @@ def _time(pool: Any, blocking: bool) -> None:
         return
     if isinstance(kind, type):
         timed = _timed(kind, blocking)
-        for name in ("_available_connections", "_in_use_connections", "_connections"):
-            for connection in list(getattr(pool, name, ())):
-                if type(connection) is kind:
-                    connection.__class__ = timed
     else:  # a function in place of the class
 
         def timed(**options: Any) -> Any:
             connection = kind(**options)
-            connection.__class__ = _timed(cast(Any, type(connection)), blocking)
+            _time_one(connection, blocking)
             return connection
 
         setattr(timed, TIMED, True)
     for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
         _time(sentinel.connection_pool, blocking)
     pool.connection_class = timed
+    for name in ("_available_connections", "_in_use_connections", "_connections"):
+        for connection in list(getattr(pool, name, ())):
+            _time_one(connection, blocking)
     if getattr(pool, "cache", None) is not None:
         pool.make_connection = _unbounded(pool.make_connection)
 
