@@ -16,8 +16,9 @@ import pytest
 import redis
 
 import servers
-from conftest import awaited, cell_of, client_class, close
+from conftest import LIBRARIES, awaited, cell_of, client_class, close
 from redis_cell import AsyncCell, Cell, Lease, Rate, Take, wire
+from redis_cell.connecting import connection_of, patience
 from test_backend import LIBRARY
 
 RATE = Rate(5, per=1000)
@@ -171,6 +172,24 @@ async def test_the_search_for_a_primary_ends_when_a_sentinel_is_frozen(
         await close(client, way)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_socket_has_its_own_timeout_between_waits(server: servers.Server, library: str) -> None:
+    """A connection of a Sentinel is in its pool again, and may be another thread's, before the deadline of the call."""
+    without_handshake = {f"{library}_connect_func": lambda connection: connection._parser.on_connect(connection)}
+    client = client_class(library, "sync")(port=server.port, socket_timeout=None, **without_handshake)
+    pool = client.connection_pool
+    connection = connection_of(pool, 5)
+    assert connection._sock.gettimeout() is None
+    with patience(connection, 5):
+        connection.send_command("PING")
+        assert connection._sock.gettimeout() is None
+        connection.read_response()
+        assert connection._sock.gettimeout() is None
+        connection._sock.settimeout(0)  # by another thread
+    assert connection._sock.gettimeout() == 0
+    pool.disconnect()
+
+
 async def test_the_search_for_the_nodes_of_a_cluster_ends(flavor: tuple[str, str]) -> None:
     library, way = flavor
     with servers.cluster(1) as (node,):
@@ -214,6 +233,72 @@ async def test_connections_of_a_class_of_the_application(
     pool = (cell.cell if way == "sync" else cell).pool
     pool.connection_class = made(pool.connection_class)
     assert await cell.throttle(f"{made.__name__}-{library}-{way}", RATE)
+
+
+def caching(monkeypatch: pytest.MonkeyPatch, port: int, **options: Any) -> Any:
+    """A client that caches replies."""
+    cache = pytest.importorskip("redis.cache")
+    monkeypatch.setattr("redis.connection.CacheProxyConnection.MIN_ALLOWED_VERSION", "7.0.0")
+    return redis.Redis(port=port, protocol=3, cache_config=cache.CacheConfig(), **options)
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["function", "cached"])
+async def test_a_connection_from_before_the_first_call_ends_a_call(
+    server: servers.Server, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a class that the pool does not know."""
+    with servers.lossy(server, 0) as slow:
+        make = functools.partial(caching, monkeypatch) if cached else redis.Redis
+        client = make(port=slow.port, socket_timeout=None)
+        pool = client.connection_pool
+        if not cached:
+            pool.connection_class = functools.partial(pool.connection_class)
+        client.ping()
+        slow.delay = 0.8
+        await fails_in_time(cell_of(client, "sync"), "throttle", "before", RATE)
+        pool.disconnect()
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
+async def test_the_calls_of_the_application_are_tried_again(
+    server: servers.Server, flavor: tuple[str, str], cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that a call of this package has made are tried again like others, and after the same errors."""
+    library, way = flavor
+    if cached and flavor != ("redis", "sync"):
+        pytest.skip("this client has no cache")
+    error = importlib.import_module(library + ".exceptions").BusyLoadingError
+    make = functools.partial(caching, monkeypatch) if cached else client_class(library, way)
+    client = make(port=server.port, retry_on_error=[error])
+    assert await cell_of(client, way).throttle(f"again-{library}-{way}-{cached}", RATE)
+    (idle,) = client.connection_pool._available_connections
+    assert error in idle.retry._supported_errors
+    assert idle.retry is getattr(idle, "_conn", idle).retry
+    await close(client, way)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_task_that_a_connection_starts_outlives_the_deadline(server: servers.Server, library: str) -> None:
+    """Such as one that renews credentials, and uses the same client."""
+    client = client_class(library, "asyncio")(port=server.port, socket_timeout=None)
+    pool, ended, tasks = client.connection_pool, asyncio.Event(), list[asyncio.Task[tuple[Any, Any]]]()
+    kind: Any = pool.connection_class
+
+    async def later() -> tuple[Any, Any]:
+        await ended.wait()
+        (idle,) = pool._available_connections
+        return idle.socket_timeout, idle.retry
+
+    async def connect(self: Any) -> None:
+        tasks.append(asyncio.create_task(later()))
+        await kind.connect(self)
+
+    pool.connection_class = type(kind.__name__, (kind,), {"connect": connect})
+    assert await AsyncCell(client).throttle(f"task-{library}", RATE)
+    ended.set()
+    (idle,) = pool._available_connections
+    assert [await task for task in tasks] == [(None, idle.retry)] * len(tasks) != []
+    await close(client, "asyncio")
 
 
 def test_an_attempt_after_a_long_pause_has_time(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:

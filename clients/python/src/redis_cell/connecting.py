@@ -14,7 +14,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
@@ -44,8 +44,7 @@ class _Deadline:
     def __init__(self, seconds: float, share: float = 1 / 2) -> None:
         self.seconds, self.share = seconds, share
         self.end: float | None = None
-        self.connections: dict[int, Any] = {}
-        """Those whose sockets may have another timeout for now."""
+        self.is_over = False
 
     @property
     def left(self) -> float:
@@ -87,21 +86,27 @@ _deadline: ContextVar[_Deadline | None] = ContextVar("_deadline", default=None)
 
 
 @contextmanager
-def _until(deadline: _Deadline) -> Generator[None, None, None]:
+def _until(deadline: _Deadline | None) -> Generator[None, None, None]:
     token = _deadline.set(deadline)
     try:
         yield
     finally:
         _deadline.reset(token)
-        for connection in deadline.connections.values():
-            if hasattr(connection, "_sock"):
-                _use_own_timeout(connection)
+        if deadline is not None:
+            deadline.is_over = True
 
 
-def _use_own_timeout(connection: Any) -> None:
-    """Gives the socket of a connection, and the reader with its copy, the timeout of the client again."""
-    if connection._sock is not None:
-        connection._sock.settimeout(connection.socket_timeout)
+def _current() -> _Deadline | None:
+    """Returns the deadline of this thread or task. A task that was made under a deadline keeps it after its end."""
+    deadline = _deadline.get()
+    return None if deadline is None or deadline.is_over else deadline
+
+
+def _set_timeout(connection: Any) -> None:
+    """Gives the socket of a connection, and the reader with its copy, the timeout that the connection has now."""
+    if (sock := connection._sock) is not None:
+        with suppress(OSError):  # another thread has closed it, which the next read or write reports
+            sock.settimeout(connection.socket_timeout)
     buffer: Any = getattr(connection._parser, "_buffer", None)
     if hasattr(buffer, "socket_timeout"):
         buffer.socket_timeout = connection.socket_timeout
@@ -115,10 +120,8 @@ def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -
 
     def get(self: Any) -> Any:
         value = cast(Any, own.__get__(self) if own else vars(self)[name])
-        if (deadline := _deadline.get()) is None:
-            return value
-        deadline.connections[id(self)] = self
-        return bounded(deadline, value)
+        deadline = _current()
+        return value if deadline is None else bounded(deadline, value)
 
     def put(self: Any, value: Any) -> None:
         if own:
@@ -130,14 +133,30 @@ def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -
 
 
 def _waiting(kind: Any, name: str) -> Callable[..., Any]:
-    """Returns a method of a class of connections that waits for the socket until the deadline."""
+    """Returns a method of a class of connections that waits for the socket until the deadline. The socket has its own
+    timeout afterwards, because the connection may go back to its pool, and to other threads, before the deadline."""
 
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        if _deadline.get() is not None and self._sock is not None:
-            self._sock.settimeout(self.socket_timeout)
-        return getattr(kind, name)(self, *arguments, **options)
+        if _current() is None:
+            return getattr(kind, name)(self, *arguments, **options)
+        _set_timeout(self)
+        try:
+            return getattr(kind, name)(self, *arguments, **options)
+        finally:
+            with _until(None):
+                _set_timeout(self)
 
     return method
+
+
+def _unbounded(make: Callable[..., T]) -> Callable[..., T]:
+    """Returns a function that makes a connection without a deadline, because a connection keeps what it reads then."""
+
+    def made(*arguments: Any, **options: Any) -> T:
+        with _until(None):
+            return make(*arguments, **options)
+
+    return made
 
 
 @cache
@@ -145,7 +164,7 @@ def _timed(kind: Any, blocking: bool) -> Any:
     """Returns a class of connections that knows of deadlines, which objects of their own class can be given."""
 
     async def connect(self: Any) -> None:
-        deadline = _deadline.get()
+        deadline = _current()
         if deadline is None or self.is_connected:
             await kind.connect(self)
         else:
@@ -154,11 +173,20 @@ def _timed(kind: Any, blocking: bool) -> Any:
     timeouts = ("socket_timeout", "socket_connect_timeout")
     own: dict[str, Any] = {name: _attribute(kind, name, _Deadline.part) for name in timeouts}
     own["retry"] = _attribute(kind, "retry", _Deadline.retry)
+    own["__init__"] = _unbounded(kind.__init__)
     if blocking:
-        own |= {name: _waiting(kind, name) for name in ("send_packed_command", "read_response")}
+        own |= {name: _waiting(kind, name) for name in ("connect", "send_packed_command", "read_response")}
     else:
         own["connect"] = connect
     return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, TIMED: True, **own})
+
+
+def _time_one(connection: Any, blocking: bool) -> None:
+    """Lets a connection, or the one behind a cache, know of deadlines."""
+    connection = getattr(connection, "_conn", connection)
+    kind = cast(Any, type(connection))
+    if TIMED not in vars(kind):
+        connection.__class__ = _timed(kind, blocking)
 
 
 def _time(pool: Any, blocking: bool) -> None:
@@ -168,21 +196,22 @@ def _time(pool: Any, blocking: bool) -> None:
         return
     if isinstance(kind, type):
         timed = _timed(kind, blocking)
-        for name in ("_available_connections", "_in_use_connections", "_connections"):
-            for connection in list(getattr(pool, name, ())):
-                if type(connection) is kind:
-                    connection.__class__ = timed
     else:  # a function in place of the class
 
         def timed(**options: Any) -> Any:
             connection = kind(**options)
-            connection.__class__ = _timed(cast(Any, type(connection)), blocking)
+            _time_one(connection, blocking)
             return connection
 
         setattr(timed, TIMED, True)
     for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
         _time(sentinel.connection_pool, blocking)
     pool.connection_class = timed
+    for name in ("_available_connections", "_in_use_connections", "_connections"):
+        for connection in list(getattr(pool, name, ())):
+            _time_one(connection, blocking)
+    if getattr(pool, "cache", None) is not None:
+        pool.make_connection = _unbounded(pool.make_connection)
 
 
 def _get_connection(pool: Any) -> Any:
