@@ -318,13 +318,23 @@ async fn read(
     connection: &mut MultiplexedConnection,
     keys: Vec<(Vec<u8>, Asked)>,
 ) -> RedisResult<()> {
-    let mut looks = redis::pipe();
-    for (key, (limit, units)) in &keys {
-        looks.add_command(call::mpeek(MPeek::new().limit(key, *limit, Units(*units)))?);
+    let (mut looks, mut read, sent) = (redis::pipe(), Vec::new(), Instant::now());
+    for (key, asked) in keys {
+        match call::mpeek(MPeek::new().limit(&key, asked.0, Units(asked.1))) {
+            Ok(look) => {
+                looks.add_command(look);
+                read.push((key, asked));
+            }
+            Err(error) => shared.answered(key, asked, Err(error), sent),
+        }
     }
-    let sent = Instant::now();
-    let answers: Vec<RedisResult<_>> = looks.ignore_errors().query_async(connection).await?;
-    for ((key, asked), answer) in keys.into_iter().zip(answers) {
+    if read.is_empty() {
+        return Ok(());
+    }
+    // Values, because a reply that is no answer would fail all others.
+    let answers: Vec<RedisResult<Value>> = looks.ignore_errors().query_async(connection).await?;
+    for ((key, asked), answer) in read.into_iter().zip(answers) {
+        let answer = answer.and_then(|answer| Ok(redis::from_redis_value(answer)?));
         shared.answered(key, asked, answer, sent);
     }
     Ok(())
