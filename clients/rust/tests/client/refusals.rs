@@ -265,6 +265,26 @@ fn a_key_that_cannot_be_read_leaves_the_others() {
     assert_eq!(played.refusals.keys_in_use(), 1);
 }
 
+/// What the server has answered before the change is not what it answers to the call after it.
+#[test]
+fn a_key_that_changes_while_it_is_read_is_read_again() {
+    let played = Played::connect([("before".to_owned(), one_a_day())]);
+    played.looks(1);
+    played.tell(&refused_for(DAY));
+    played.until("a key to be remembered", |played| played.refusals.keys_in_use() == 1);
+    learn(&played.refusals, "k", one_a_day());
+    played.looks(1);
+    played.tell(">2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\nk\r\n$6\r\nbefore\r\n");
+    played.until("the change to be known", |played| played.refusals.keys_in_use() == 0);
+    learn(&played.refusals, "k", one_a_day());
+    played.tell(&refused_for(DAY));
+    played.looks(1);
+    assert_eq!(played.wait_of("k"), None);
+    played.tell(&refused_for(DAY / 2));
+    played.until("the key to be remembered", |played| played.wait_of("k").is_some());
+    assert!(played.wait_of("k") <= Some(Duration::from_secs(43_200)));
+}
+
 /// Outside a runtime, a thread learns what changes.
 #[test]
 fn a_blocking_guard_remembers_refusals() {
