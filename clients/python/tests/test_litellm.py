@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -455,6 +456,37 @@ async def test_a_batch_is_charged_once(proxies: Proxies) -> None:
     assert (proxies.number("model", "batched", "month"), proxies.number("model", "batched", "money")) == (70, 80)
     with proxies.server.admin as admin:
         assert not admin.keys("*batche*:tpm")
+
+
+async def test_a_batch_is_charged_when_its_usage_is_final(server: servers.Server) -> None:
+    """Not when it is created or runs, and not before its answers have arrived, whose price is unknown until then."""
+    limits = Limits(tokens_per_month=9000, dollars_per_month="1")
+    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits={"key": limits})
+    managed = base64.urlsafe_b64encode(b"litellm_proxy;model_id:m;llm_batch_id:b").decode()
+
+    async def call(call_type: str, name: str, status: str, output: str | None, tokens: int, dollars: float) -> None:
+        data = {"litellm_call_id": secrets.token_hex(8)}
+        await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="batches"), None, data, call_type)
+        usage = SimpleNamespace(total_tokens=tokens)
+        batch = SimpleNamespace(object="batch", id=name, status=status, output_file_id=output, usage=usage)
+        done = {**data, "call_type": call_type, "response_cost": dollars}
+        await limiter.async_log_success_event(done, batch, None, None)
+
+    def charged() -> list[str | None]:
+        with server.admin as admin:
+            return [admin.get(f"{{litellm}}:key:batches:{kind}") for kind in ("month", "money")]
+
+    for early in (
+        ("acreate_batch", "b", "validating", None, 0, 0.0),
+        ("aretrieve_batch", "b", "in_progress", None, 40, 0.0),
+        ("aretrieve_batch", "b", "completed", None, 70, 0.0),
+        ("acancel_batch", "b", "cancelled", "out", 70, 0.0),
+    ):
+        await asyncio.create_task(call(*early))
+        assert not any(int(units or 0) for units in charged()), early
+    for name in ("b", managed, "b"):
+        await asyncio.create_task(call("aretrieve_batch", name, "completed", "out", 70, 0.5))
+        assert charged() == ["70", "500000"], name
 
 
 TOO_LONG = (400, {"x-error": "This model's maximum context length is 5 tokens"})

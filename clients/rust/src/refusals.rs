@@ -6,7 +6,8 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisResult,
     Value,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,12 +58,16 @@ struct Shared {
 
 type Asked = (Limit, u64);
 
+/// A key that is read. The number tells it from another reading of the key, after a change.
+type Reading = (Vec<u8>, Asked, u64);
+
 #[derive(Debug, Default)]
 struct Memory {
     known: HashMap<Vec<u8>, HashMap<Asked, Refusal>>,
-    /// What is being read, and has not changed since.
-    asked: HashMap<Vec<u8>, HashSet<Asked>>,
-    queue: Vec<(Vec<u8>, Asked)>,
+    /// What is being read, and has not changed since, with the number of the reading.
+    asked: HashMap<Vec<u8>, HashMap<Asked, u64>>,
+    queue: Vec<Reading>,
+    readings: u64,
     /// When the server was heard of last, while its announcements arrive.
     heard: Option<Instant>,
     /// Whether there is a task for the connection.
@@ -170,8 +175,11 @@ impl Refusals {
         if !has_room || memory.again.is_some_and(|again| now < again) {
             return;
         }
-        if memory.asked.entry(key.to_vec()).or_default().insert(asked) {
-            memory.queue.push((key.to_vec(), asked));
+        let number = memory.readings;
+        if let Entry::Vacant(entry) = memory.asked.entry(key.to_vec()).or_default().entry(asked) {
+            entry.insert(number);
+            memory.readings = number.wrapping_add(1);
+            memory.queue.push((key.to_vec(), asked, number));
             shared.more.notify_one();
         }
         if !memory.is_tracked {
@@ -198,7 +206,7 @@ impl Memory {
     }
 
     /// Returns the next keys to read.
-    fn next(&mut self) -> Vec<(Vec<u8>, Asked)> {
+    fn next(&mut self) -> Vec<Reading> {
         let most = self.queue.len().min(Refusals::BATCH);
         self.queue.drain(..most).collect()
     }
@@ -235,12 +243,14 @@ impl Shared {
     }
 
     /// Remembers a refusal, unless its key has changed since it was read.
-    fn answered(&self, key: Vec<u8>, asked: Asked, answer: RedisResult<Together<Answer>>, sent: Instant) {
+    fn answered(&self, reading: Reading, answer: RedisResult<Together<Answer>>, sent: Instant) {
+        let (key, asked, number) = reading;
         let mut memory = self.memory();
         let Some(others) = memory.asked.get_mut(&key) else { return };
-        if !others.remove(&asked) {
+        if others.get(&asked) != Some(&number) {
             return;
         }
+        others.remove(&asked);
         if others.is_empty() {
             memory.asked.remove(&key);
         }
@@ -316,16 +326,27 @@ impl Track {
 async fn read(
     shared: &Shared,
     connection: &mut MultiplexedConnection,
-    keys: Vec<(Vec<u8>, Asked)>,
+    readings: Vec<Reading>,
 ) -> RedisResult<()> {
-    let mut looks = redis::pipe();
-    for (key, (limit, units)) in &keys {
-        looks.add_command(call::mpeek(MPeek::new().limit(key, *limit, Units(*units)))?);
+    let (mut looks, mut read, sent) = (redis::pipe(), Vec::new(), Instant::now());
+    for reading in readings {
+        let (key, (limit, units), _) = &reading;
+        match call::mpeek(MPeek::new().limit(key, *limit, Units(*units))) {
+            Ok(look) => {
+                looks.add_command(look);
+                read.push(reading);
+            }
+            Err(error) => shared.answered(reading, Err(error), sent),
+        }
     }
-    let sent = Instant::now();
-    let answers: Vec<RedisResult<_>> = looks.ignore_errors().query_async(connection).await?;
-    for ((key, asked), answer) in keys.into_iter().zip(answers) {
-        shared.answered(key, asked, answer, sent);
+    if read.is_empty() {
+        return Ok(());
+    }
+    // Values, because a reply that is no answer would fail all others.
+    let answers: Vec<RedisResult<Value>> = looks.ignore_errors().query_async(connection).await?;
+    for (reading, answer) in read.into_iter().zip(answers) {
+        let answer = answer.and_then(|answer| Ok(redis::from_redis_value(answer)?));
+        shared.answered(reading, answer, sent);
     }
     Ok(())
 }

@@ -658,7 +658,8 @@ class Limiter(CustomLogger):
         elif admission is not None:
             if _is_batch(response_obj):
                 await self._settle(admission, 0, 0)
-                await self._charge_batch(admission, response_obj, kwargs)
+                if kwargs.get("call_type") == "aretrieve_batch" and _is_final(response_obj):
+                    await self._charge_batch(admission, response_obj, kwargs)
             elif kwargs.get("cache_hit"):
                 await self._settle(admission, 0, 0)
             else:
@@ -823,6 +824,12 @@ def _is_batch(response: Any) -> bool:
     return getattr(response, "object", None) == "batch"
 
 
+def _is_final(batch: Any) -> bool:
+    """Returns whether a batch has ended and its answers have arrived, so that its usage and price stay as they are."""
+    ended = getattr(batch, "status", None) in ("completed", "complete", "failed", "cancelled", "expired")
+    return ended and getattr(batch, "output_file_id", None) is not None
+
+
 def _model_of_rows(batch: Any) -> str | None:
     """Returns the model of a batch that belongs to no deployment, by the rows of its answers."""
     names = set(cast(Mapping[str, Any], getattr(batch, "_hidden_params", None) or {}).get("batch_models") or ())
@@ -832,9 +839,12 @@ def _model_of_rows(batch: Any) -> str | None:
 def _id_of(batch: Any) -> str:
     """Returns the upstream's id of a batch, to which the proxy adds the model at some time after the call."""
     with contextlib.suppress(ImportError):
-        from litellm.proxy.openai_files_endpoints.common_utils import get_original_file_id
+        from litellm.proxy.openai_files_endpoints import common_utils as ids
 
-        return get_original_file_id(str(batch.id))
+        managed = ids.convert_b64_uid_to_unified_uid(str(batch.id))
+        if "llm_batch_id:" in managed:
+            return ids.get_batch_id_from_unified_batch_id(managed)
+        return ids.get_original_file_id(str(batch.id))
     return str(batch.id)
 
 

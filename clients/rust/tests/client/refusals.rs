@@ -9,7 +9,7 @@ use redis_cell_client::{
     Answer, BlockingGuard, Decision, Fixed, FixedWindow, Guard, Limit, Rate, Refusals, Units, WhenUnavailable,
 };
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 struct Guarded {
@@ -179,36 +179,110 @@ async fn further_keys_and_short_waits_are_not_remembered() {
     assert_eq!(refusals.keys_in_use(), 0);
 }
 
+/// A server that the test plays, for what a real one cannot be made to do.
+struct Played {
+    stream: TcpStream,
+    refusals: Refusals,
+}
+
+impl Played {
+    /// Connects with refused calls: of these keys, with these limits.
+    fn connect(calls: impl IntoIterator<Item = (String, Limit)>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let refusals = Refusals::new(&redis::Client::open(url).unwrap()).unwrap();
+        for (key, limit) in calls {
+            learn(&refusals, &key, limit);
+        }
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Self { stream, refusals }
+    }
+
+    fn tell(&self, replies: &str) {
+        (&self.stream).write_all(replies.as_bytes()).unwrap();
+    }
+
+    /// Returns the number of keys that are read, at least `least`. Answers everything else.
+    fn looks(&self, least: usize) -> usize {
+        let (mut bytes, mut looks) = ([0; 4_096], 0);
+        while looks < least {
+            let length = (&self.stream).read(&mut bytes).unwrap();
+            assert!(length > 0, "the connection is closed after {looks} keys");
+            let text = String::from_utf8_lossy(&bytes[..length]);
+            looks += text.matches("CL.MPEEK").count();
+            for (name, reply) in [("HELLO", "%0\r\n"), ("CLIENT", "+OK\r\n"), ("PING", "+PONG\r\n")] {
+                self.tell(&reply.repeat(text.matches(name).count()));
+            }
+        }
+        looks
+    }
+
+    fn wait_of(&self, key: &str) -> Option<Duration> {
+        self.refusals.recall(key.as_bytes(), one_a_day(), Units(1))?.retry_after()
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        wait_until(what, || if done(self) { Ok(()) } else { Err(format!("{:?}", self.refusals)) });
+    }
+}
+
+fn learn(refusals: &Refusals, key: &str, limit: Limit) {
+    let refused = Value::Array([1, 1, 0, DAY, DAY].map(Value::Int).into());
+    let refused: Answer = redis::from_redis_value(refused).unwrap();
+    refusals.learn(key.as_bytes(), limit, Units(1), &refused);
+}
+
+const DAY: i64 = 86_400_000_000;
+
+/// The reply of a server that refuses for so many microseconds.
+fn refused_for(wait: i64) -> String {
+    let row = format!("*5\r\n:1\r\n:1\r\n:0\r\n:{wait}\r\n:{wait}\r\n");
+    format!("*2\r\n{row}{row}")
+}
+
 /// With a round trip for each key, a flood would be learned more slowly than it comes.
 #[test]
 fn refused_keys_are_read_together_and_not_after_the_last_guard() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    let refusals = Refusals::new(&redis::Client::open(url).unwrap()).unwrap();
-    let day = 86_400_000_000;
-    let refused = Value::Array([1, 1, 0, day, day].map(Value::Int).into());
-    let refused: Answer = redis::from_redis_value(refused).unwrap();
-    for key in 0..1_000 {
-        refusals.learn(format!("k{key}").as_bytes(), one_a_day(), Units(1), &refused);
-    }
-    // A server that answers when 200 keys have been asked for.
-    let (stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    let (mut bytes, mut looks) = ([0; 4_096], 0);
-    while looks < 200 {
-        let length = (&stream).read(&mut bytes).unwrap();
-        assert!(length > 0, "only {looks} keys are read together");
-        let text = String::from_utf8_lossy(&bytes[..length]);
-        looks += text.matches("CL.MPEEK").count();
-        let set_up = "%0\r\n".repeat(text.matches("HELLO").count());
-        let set_up = set_up + &"+OK\r\n".repeat(text.matches("CLIENT").count());
-        (&stream).write_all(set_up.as_bytes()).unwrap();
-    }
+    let played = Played::connect((0..1_000).map(|key| (format!("k{key}"), one_a_day())));
+    let looks = played.looks(200);
+    let Played { mut stream, refusals } = played;
     drop(refusals);
-    (&stream).write_all("-ERR no\r\n".repeat(looks).as_bytes()).unwrap();
+    stream.write_all("-ERR no\r\n".repeat(looks).as_bytes()).unwrap();
     let mut rest = String::new();
-    (&stream).read_to_string(&mut rest).unwrap();
+    stream.read_to_string(&mut rest).unwrap();
     assert!(looks + rest.matches("CL.MPEEK").count() < 1_000, "all keys are read");
+}
+
+#[test]
+fn a_key_that_cannot_be_read_leaves_the_others() {
+    let unsent = Limit::Log(Rate::new(1, Duration::from_nanos(1)));
+    let keys = [("unsent", unsent), ("odd", one_a_day()), ("error", one_a_day()), ("k", one_a_day())];
+    let played = Played::connect(keys.map(|(key, limit)| (key.to_owned(), limit)));
+    assert_eq!(played.looks(3), 3);
+    played.tell(&format!(":1\r\n-ERR no\r\n{}", refused_for(DAY)));
+    played.until("the last key to be remembered", |played| played.wait_of("k").is_some());
+    assert_eq!(played.refusals.keys_in_use(), 1);
+}
+
+/// What the server has answered before the change is not what it answers to the call after it.
+#[test]
+fn a_key_that_changes_while_it_is_read_is_read_again() {
+    let played = Played::connect([("before".to_owned(), one_a_day())]);
+    played.looks(1);
+    played.tell(&refused_for(DAY));
+    played.until("a key to be remembered", |played| played.refusals.keys_in_use() == 1);
+    learn(&played.refusals, "k", one_a_day());
+    played.looks(1);
+    played.tell(">2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\nk\r\n$6\r\nbefore\r\n");
+    played.until("the change to be known", |played| played.refusals.keys_in_use() == 0);
+    learn(&played.refusals, "k", one_a_day());
+    played.tell(&refused_for(DAY));
+    played.looks(1);
+    assert_eq!(played.wait_of("k"), None);
+    played.tell(&refused_for(DAY / 2));
+    played.until("the key to be remembered", |played| played.wait_of("k").is_some());
+    assert!(played.wait_of("k") <= Some(Duration::from_secs(43_200)));
 }
 
 /// Outside a runtime, a thread learns what changes.
