@@ -137,7 +137,8 @@ impl<'c> Hold<'c> {
         if must || self.option.period.is_some() && most / RATES_EACH > parts / RATES_EACH {
             if !must {
                 // More than calls add in between. A refusal removes none, and the next one finds them again.
-                left = left.min(2 * (usize::try_from(RATES_EACH).unwrap_or(0) + seen.of.len()));
+                let each = usize::try_from(RATES_EACH).unwrap_or(0).saturating_add(seen.of.len());
+                left = left.min(each.saturating_mul(2));
             }
             let is_rate = |held: &Held| !is_window(held) && !held.limiter.releases();
             seen.carry_out(limiters.clone().map(|held| is_rate(&held).then_some(held)), &mut left)?;
