@@ -267,7 +267,7 @@ fn parts_of_rates_that_have_ended_are_removed_when_their_number_passes_a_multipl
     assert_eq!(client.int("ZSCORE h parts"), 30, "one is added, and one is removed");
 }
 
-/// What has run out makes room at a full key, however much it is, for clients that wait and for those that do not.
+/// What has run out makes room at a full key, however much it is, for clients that wait and for others.
 #[test]
 fn more_than_a_thousand_parts_that_have_ended_make_room_at_a_full_key() {
     let server = Server::start();

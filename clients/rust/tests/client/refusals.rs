@@ -235,7 +235,7 @@ fn learn(refusals: &Refusals, key: &str, limit: Limit) {
 
 const DAY: i64 = 86_400_000_000;
 
-/// The reply of a server that refuses for so many microseconds.
+/// The reply of a server that refuses for `wait` microseconds.
 fn refused_for(wait: i64) -> String {
     let row = format!("*5\r\n:1\r\n:1\r\n:0\r\n:{wait}\r\n:{wait}\r\n");
     format!("*2\r\n{row}{row}")
