@@ -82,7 +82,7 @@ pub const MOST_ENDED: usize = 1_000;
 /// themselves.
 pub const MOST_UNNAMED: usize = 2_000;
 
-/// Calls look for parts of rates that have ended each time when so many parts were added.
+/// Calls look for parts of rates that have ended when the number of parts passes a multiple of this.
 pub const RATES_EACH: u64 = 32;
 
 /// How long a hold lasts, in the unit of the call.
