@@ -14,10 +14,10 @@
 //!   row;
 //! - a key with more than n / k refusals has a row, whatever the order in which they came.
 //!
-//! So traffic that never repeats a key reduces only the precision of rare keys. The number reported is the
-//! count less its error: there were at least as many refusals, and at most as many more as the error. The
-//! cells make such traffic cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT
-//! 2005, with the same guarantees) each new key would take a row over.
+//! So keys that are refused only once reduce only the precision of rare keys. The reported number is the
+//! count less its error: the true number is at least that, and at most the count. The cells make such traffic
+//! cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT 2005, with the same
+//! guarantees) each new key would take a row over.
 //!
 //! The counts are sorted in ascending order, so that the smallest is the first. A count that rises by one
 //! moves to the end of the counts that it was equal to: a binary search and one swap. All rows exist from the
@@ -27,9 +27,9 @@
 //! There are crates for this. The only one in wide use, topk 0.7, takes keys by value, so that each refusal
 //! would allocate one, and has no field for the instant.
 //!
-//! Keys are told apart by a hash of 64 bits, with a seed so that nobody outside knows which keys share one.
-//! The chance that two of a million keys do is about one in 37 million. So the bytes of a key need not be
-//! kept, and of a long key only the beginning is.
+//! Keys are distinguished by a hash of 64 bits, with a seed so that clients cannot find keys with the same
+//! hash. The chance that two of a million keys have the same hash is about one in 37 million. So the table
+//! keeps only the beginning of a long key.
 
 use core::cmp::Reverse;
 use core::fmt::Write;
