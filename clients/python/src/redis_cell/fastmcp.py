@@ -68,7 +68,7 @@ class Places:
 class Rule:
     """A limit of calls of tools, of the costs that tools report, or of calls at once.
 
-    `per` says for whom the limit counts: each `client`, each `session`, each `tool`, or the `server` with all its
+    `per` says what has a limit of its own: each `client`, each `session`, each `tool`, or the `server` with all its
     processes. `tools` are the tools of the rule; without it, the rule is for all tools. With `cost`, the limit counts
     the costs that tools report with `report_cost`: a call holds `cost` units and settles the reported ones.
     """
