@@ -444,8 +444,9 @@ pub struct Booking {
 /// `CL.RESERVE`: books `quantity` units and returns the wait before using them.
 ///
 /// The leaky bucket as a queue. The verdict is [`Booked`](Verdict::Booked) with the wait, zero to act at
-/// once. Refused, with nothing booked: when the wait would exceed `max_wait`, [`Later`](Verdict::Later) with
-/// that wait; and without `prepay` a quantity above the limit, forever. A quantity of 0 books nothing.
+/// once. If the wait would exceed `max_wait`, nothing is booked, and the verdict is [`Later`](Verdict::Later)
+/// with that wait. Without `prepay`, a quantity above the limit is never booked. A quantity of 0 books
+/// nothing.
 ///
 /// Cost: O(1), no allocation.
 ///

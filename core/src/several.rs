@@ -266,7 +266,7 @@ impl Keyword {
     /// All of them, except the form that `HOLD` has in a settlement.
     pub const ALL: [Self; 6] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen, Self::Hold];
 
-    /// Those of a settlement.
+    /// The options of a settlement.
     pub const OF_SETTLEMENTS: [Self; 4] = [Self::Ago, Self::Once, Self::Flow, Self::HoldOf];
 
     fn token(self) -> &'static [u8] {

@@ -137,8 +137,8 @@ impl Limit {
         weight.unwrap_or(count)
     }
 
-    /// The minimal rest of the present window after a call that was admitted and has taken units, from the
-    /// `remaining` and the `reset_after` of its answer.
+    /// The time for which the present window lasts at least, after an admitted call that has taken units,
+    /// from the `remaining` and the `reset_after` of its answer.
     ///
     /// At `reset_after`, the units of the window weigh nothing any more, and the more units, the later after
     /// the end of the window that is. They are at most all units that count, so the result is exact if the

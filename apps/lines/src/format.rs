@@ -335,7 +335,7 @@ impl Format {
             }
     }
 
-    /// Returns whether this line gives the lines behind it other columns.
+    /// Returns whether this line sets other columns for the lines after it.
     pub fn is_another(&self, line: &[u8]) -> bool {
         matches!(&self.syntax, Syntax::W3c(columns) if columns.are_others(line))
     }
