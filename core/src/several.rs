@@ -263,7 +263,7 @@ pub enum Keyword {
 }
 
 impl Keyword {
-    /// All of them, except the form that `HOLD` has in a settlement.
+    /// All options, except the form of `HOLD` in a settlement.
     pub const ALL: [Self; 6] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen, Self::Hold];
 
     /// The options of a settlement.

@@ -40,7 +40,7 @@ use foldhash::{fast, quality};
 
 use crate::Instant;
 
-/// How many bytes of a key are kept to be shown.
+/// The number of bytes of a key that are kept for display.
 pub const KEPT: usize = 128;
 
 /// How many cells there are for each row. When no key repeats, one refusal in `CELLS + 1` takes a row over.

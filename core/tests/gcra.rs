@@ -69,8 +69,7 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     })
 }
 
-/// A length of time that has to do with a limit: some of its intervals, give or take a nanosecond, or any
-/// other.
+/// A length of time for a limit: a number of its intervals, plus or minus a nanosecond, or any other length.
 #[derive(Clone, Copy, Debug)]
 enum Length {
     Intervals(i64, i64),
