@@ -2,11 +2,11 @@
 //!
 //! The algorithm is Filtered Space-Saving, from N. Homem and J. P. Carvalho, "Finding top-k elements in data
 //! streams", Information Sciences 180 (2010). It keeps a fixed number of rows, each with a key and a count,
-//! and a larger number of cells, each with a count for all keys of one hash that have no row. A key with a
-//! row counts there. A key without one counts in its cell, until the cell has reached the smallest count of
-//! all rows: then the key takes that row over, continues from the cell's count, and records it as the most by
-//! which its own count may be too high. The key that loses the row leaves its count in its own cell. From
-//! this follow, for n refusals and k rows:
+//! and a larger number of cells, each with a count for all keys of one hash that have no row. A refusal of a
+//! key with a row is counted in the row, and of any other key in its cell, until the cell has reached the
+//! smallest count of all rows. Then the key takes that row over, continues from the cell's count, and records
+//! it as the most by which its own count may be too high. The key that loses the row leaves its count in its
+//! own cell. From this follow, for n refusals and k rows:
 //!
 //! - a row's count is never too low, and too high by no more than its error: a cell counts at least each of
 //!   its keys;
