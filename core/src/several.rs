@@ -238,7 +238,7 @@ pub fn parse_reset(time: &[u8], unit: Unit) -> Result<Span, Error> {
     RESET.parse_span(time, unit)
 }
 
-/// Whether a word is meant as a number. No option begins with a digit or a sign.
+/// Whether a word is meant as a number. No option begins with a digit, a sign or a point.
 fn begins_a_number(word: &[u8]) -> bool {
     word.first().is_some_and(|first| first.is_ascii_digit() || b"+-.".contains(first))
 }
