@@ -1,5 +1,5 @@
-//! How a call becomes decisions: for [one](one) limiter, and for [many](many), with the same verbs of the
-//! same kinds.
+//! Turns a call into decisions: for [one](one) limiter, or for [many](many), with the same verbs of the same
+//! kinds.
 
 mod chains;
 mod holds;

@@ -7,7 +7,7 @@ use redis_cell_core::parse_integer;
 
 use crate::ffi::{Number, Setting, Switch};
 
-/// The number of keys that `CL.TOP` records; 0 switches it off. Changing the number starts a new record.
+/// The number of keys that `CL.TOP` records; 0 for no record. A new number starts a new record.
 pub static TOP_SIZE: Number = Number::new(c"top-size", 0, 10_000, 128);
 
 /// Whether refusals are published as keyspace events.

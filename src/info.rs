@@ -6,7 +6,7 @@ use crate::ffi::{self, Keys, Section, Spec};
 use crate::outcome::CommandRow;
 use crate::{tally, waiting};
 
-/// Fills the section. Must not wait for a lock, because a crash report contains the section too.
+/// Fills the section. Must not wait for a lock, because the server also calls it for a crash report.
 pub fn fill(section: &Section, commands: &[CommandRow]) {
     section.text("version", env!("CARGO_PKG_VERSION"));
     section.number("blocked_clients", waiting::clients());

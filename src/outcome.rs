@@ -1,4 +1,4 @@
-//! How a call of a command begins and ends: its outcome is counted and replied, a refusal recorded.
+//! The beginning and the end of a call: its outcome is counted and replied, and a refusal is recorded.
 //!
 //! Every call and every wait ends here, whatever its command, so that no command can forget to count.
 
@@ -21,7 +21,7 @@ pub trait Command {
     /// Its description for the server.
     const SPEC: Spec;
 
-    /// How many of its calls were admitted, were refused, or failed.
+    /// The numbers of its calls that were admitted, were refused, or failed.
     const TALLY: &Tally;
 
     /// The keys for which a null is recorded as a refusal.
@@ -36,7 +36,7 @@ pub trait Command {
     fn run(call: &Call) -> Result<Outcome, Error>;
 }
 
-/// A command as the server calls it. It has its own type because the trait belongs to another crate.
+/// A command as the server calls it. It has a type of its own because the trait belongs to another crate.
 struct Concluded<C>(PhantomData<C>);
 
 impl<C: Command> Serve for Concluded<C> {
@@ -80,13 +80,13 @@ pub enum Outcome {
     Several(Rows, Unit),
     /// The states of several limiters. Nothing was refused.
     SeveralStates(Rows, Unit),
-    /// The answers of several limiters, and the verdict on the call, which is another than theirs.
+    /// The answers of several limiters, and the verdict on the call, which differs from theirs.
     Ruled(Rows, Unit, Verdict),
-    /// The same of a call that only looks.
+    /// The same for a call that only checks.
     RuledStates(Rows, Unit, Verdict),
     /// The stored reply to an earlier call, which this one repeats.
     Repeated(Repeated),
-    /// Whether a place is held, or was.
+    /// Whether a place is held, or was held before a release.
     Held(bool),
     /// Not admitted in time.
     Null,
@@ -172,7 +172,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
     }
 }
 
-/// Replies the integers of an answer.
+/// Replies with the integers of an answer.
 #[inline(always)]
 fn reply(call: &Call, answer: &Answer, unit: Unit) {
     let Reply { five, taken } = answer.reply(unit);
@@ -210,7 +210,7 @@ fn reply_rows(
     limited
 }
 
-/// Replies the rows of an earlier call.
+/// Replies with the rows of an earlier call.
 #[cold]
 fn reply_repeated(call: &Call, (integers, columns): Repeated) {
     let rows = integers.chunks_exact(columns.count());
@@ -223,7 +223,7 @@ fn reply_repeated(call: &Call, (integers, columns): Repeated) {
     }
 }
 
-/// Replies an array for each key.
+/// Replies with an array for each key.
 fn reply_most_refused(call: &Call, rows: &[Refused]) {
     call.reply_array(rows.len());
     for row in rows {
@@ -235,7 +235,7 @@ fn reply_most_refused(call: &Call, rows: &[Refused]) {
     }
 }
 
-/// Replies a server error to a call of `C` that has waited, and counts it.
+/// Replies with a server error to a call of `C` that has waited, and counts it.
 pub fn reject<C: Command>(call: &Call, error: &str) {
     C::TALLY.count_error();
     call.reply_error(&error);

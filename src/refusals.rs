@@ -13,7 +13,7 @@ use crate::ffi::{self, Arg, Call};
 /// The record; `None` while it is switched off.
 ///
 /// Calls come from the server's main thread, and from threads of other modules that hold the server's lock.
-/// So no thread ever waits here: a lock that is taken is always held by this very thread.
+/// So no thread ever waits here: if the lock is taken, this thread holds it.
 static RECORD: Mutex<Option<Top>> = Mutex::new(None);
 
 /// The number of keys for which the record has room; 0 while it is switched off.
@@ -22,7 +22,7 @@ static SIZE: AtomicUsize = AtomicUsize::new(0);
 fn lock() -> Option<MutexGuard<'static, Option<Top>>> {
     match RECORD.try_lock() {
         Ok(record) => Some(record),
-        // After a panic in the middle of a change, counts may be wrong, but they are still worth keeping.
+        // After a panic in the middle of a change, counts may be wrong, but they are still useful.
         Err(TryLockError::Poisoned(record)) => Some(record.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
@@ -36,7 +36,8 @@ fn with<T>(work: impl FnOnce(&mut Top) -> T) -> Option<T> {
 /// Whether refusals are recorded. Starts a new record when the configured size has changed.
 ///
 /// This does not happen when the setting changes: a `CONFIG SET` with several settings sets them one by one,
-/// and sets them back if a later one is wrong or cannot be applied. By now it has either succeeded or failed.
+/// and sets them back if a later one is wrong or cannot be applied. At the next refusal, it has either
+/// succeeded or failed.
 pub fn is_on() -> bool {
     let size = usize::try_from(config::TOP_SIZE.get()).unwrap_or_default();
     if SIZE.load(Relaxed) != size {

@@ -1,4 +1,4 @@
-//! Where states are kept: native values under the key of the call, which can be read and deleted without this
+//! The storage of states: native values under the key of the call, which can be read and deleted without this
 //! module.
 //!
 //! For each state there is a file with the code that reads it from a key and saves it. Whatever the state,

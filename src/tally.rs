@@ -10,16 +10,16 @@ pub const SHADOW_REFUSED: &str = "shadow_refused";
 pub const OUT_OF_MEMORY: &str = "out_of_memory";
 pub const REPEATED: &str = "repeated";
 
-/// Owners whose units have run out, who have settled, and whose settlement found nothing held.
+/// Owners whose units have run out, owners that have settled, and owners whose settlement found no hold.
 pub static HOLDS_RUN_OUT: Count = Count::new();
 pub static HOLDS_SETTLED: Count = Count::new();
 pub static HOLDS_UNKNOWN: Count = Count::new();
 
-/// All of them, with their names.
+/// All further counts, with their names.
 pub static HOLDS: [(&str, &Count); 3] =
     [("holds_run_out", &HOLDS_RUN_OUT), ("holds_settled", &HOLDS_SETTLED), ("holds_unknown", &HOLDS_UNKNOWN)];
 
-/// A count of its own.
+/// A further count.
 #[derive(Debug)]
 pub struct Count(AtomicU64);
 

@@ -1,12 +1,13 @@
-//! The clients that wait, and what they wait for.
+//! The clients that wait, and their queues.
 //!
-//! A client waits in the line of a key: in `CL.BTHROTTLE` [first come, first served](first_come), in
-//! `CL.BMTAKE` [fairly among flows](fair). The [index] knows who waits for which key. A line moves when its
-//! time has come (the turn of a client, or a client's timeout) and when something happens to a key. Such an
-//! event only marks the key in the index, and sets the one [timer]. The work is done when the timer fires,
-//! outside of the command that caused the event, so that other clients are served in between.
+//! A client waits in the *line* of a key, its queue: in `CL.BTHROTTLE` [first come, first
+//! served](first_come), in `CL.BMTAKE` [fairly among flows](fair). The [index] has the clients that wait for
+//! each key. A line is served at a certain instant (the turn of a client, or a client's timeout) and when
+//! something happens to a key. Such an event only marks the key in the index, and sets the one [timer]. The
+//! work is done when the timer fires, outside of the command that caused the event, so that other clients are
+//! served in between.
 //!
-//! While nobody waits, this costs next to nothing: the module subscribes to the server's events when the
+//! While no client waits, this costs almost nothing: the module subscribes to the server's events when the
 //! first client has to wait, and commands read a single counter.
 
 mod fair;
@@ -40,14 +41,14 @@ type GcraDecision = Result<Decision<Tat>, redis_cell_core::Error>;
 pub enum Order {
     /// The call comes after them: for it, their costs count as taken.
     Behind,
-    /// The call comes before them: it takes regardless of them, and they wait longer.
+    /// The call comes before them: it ignores them, and they wait longer.
     Before,
-    /// The call admits nobody before a given time, and all of them wait for it.
+    /// The call is a pause: no client is admitted before a given time.
     ForAll,
 }
 
-/// Decides a call on a GCRA limiter that does not wait, and writes what was decided. A debt above `most` does
-/// not outlast the key.
+/// Decides a call on a GCRA limiter that does not wait, and writes the decision. A debt above `most` does not
+/// outlast the key.
 ///
 /// # Errors
 /// As [`store::change`].
@@ -103,7 +104,7 @@ pub fn seen(
 ) -> Result<Option<Tat>, redis_cell_core::Error> {
     match order {
         _ if !is_anybody() => Ok(state),
-        // A chain looks for its wait at later instants, which the queue must not take for the present.
+        // A chain computes its wait from later instants, which the queue must not mistake for the present.
         Order::Behind => first_come::seen(place(call, key), state, now.min(ffi::now())),
         Order::Before | Order::ForAll => {
             first_come::saw(place(call, key), state, now);
@@ -112,8 +113,8 @@ pub fn seen(
     }
 }
 
-/// Tells the line of a key, if it has one, of a decision, which contains the state that is written next. The
-/// call has [seen] the key at the same instant.
+/// Reports a decision to the line of a key, if it has one. The decision contains the state that is written
+/// next. The call has [seen] the key at the same instant.
 ///
 /// # Errors
 /// As [`seen`].
@@ -151,7 +152,7 @@ pub fn ahead(call: &Call, key: Arg) -> u64 {
     if is_anybody() && !faults::ignores_flows() { fair::ahead(place(call, key)) } else { 0 }
 }
 
-/// Settles what a flow has used of the first limiter with the fair line of its key, if it has one.
+/// Settles the usage of the first limiter by a flow with the fair line of its key, if it has one.
 pub fn settle(call: &Call, key: Arg, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
     if is_anybody() {
         fair::settle(place(call, key), flow, weight, difference, ffi::now());
@@ -159,7 +160,7 @@ pub fn settle(call: &Call, key: Arg, flow: Option<&[u8]>, weight: Option<u32>, d
     }
 }
 
-/// How many clients of the flow wait for the key; `None` when no client of any flow does.
+/// The number of clients of the flow that wait for the key; `None` when no client of any flow does.
 pub fn waiting(call: &Call, key: Arg, flow: Option<&[u8]>) -> Option<usize> {
     fair::waiting(place(call, key), flow)
 }
@@ -168,7 +169,7 @@ pub fn waiting(call: &Call, key: Arg, flow: Option<&[u8]>) -> Option<usize> {
 pub struct FairRequest<'a> {
     /// The key of the first limiter.
     pub key: Arg<'a>,
-    /// What the line is told about the call.
+    /// The request of the call for the line.
     pub request: Request<'a>,
     /// The unit of the answer.
     pub unit: Unit,
@@ -178,7 +179,7 @@ pub struct FairRequest<'a> {
     pub others: Box<[Arc<[u8]>]>,
     /// The key of `ONCE`.
     pub once: Option<Arc<[u8]>>,
-    /// Decides the call whenever it is looked at.
+    /// Decides the call whenever it is checked.
     pub decides: &'static dyn Decides,
 }
 
@@ -260,8 +261,8 @@ fn wait<C: Command>(
     Outcome::Waiting
 }
 
-/// Frees the index when the server unloads the module. Nobody waits then, but tables that were once full
-/// hold memory, which would never be freed.
+/// Frees the index when the server unloads the module. No client waits then, but tables that were once full
+/// still have memory.
 pub fn unload() {
     index::clear();
     slots::clear();
@@ -286,7 +287,7 @@ impl<C: Command> Waits for Wait<C> {
     }
 
     fn gone(call: &Call, client: Identity) {
-        // A client that has already left its line has been unblocked, or is about to be.
+        // If the client has already left its line, it has been unblocked, or is about to be.
         if let Some(client) = index::gone(client, ffi::now()) {
             call.unblock(client.blocked, None);
             arm(call);

@@ -40,7 +40,7 @@ pub struct Compared {
     /// By processor time of the server's main thread, which limits the throughput, and which other programs
     /// on the machine affect least.
     pub cpu: Option<Ratio>,
-    /// By the clock, or for memory, by bytes.
+    /// Measured by the clock or, for memory, in bytes.
     pub wall: Ratio,
 }
 

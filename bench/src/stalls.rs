@@ -1,4 +1,4 @@
-//! What other clients notice while clients that wait leave together, or while keys for which they wait
+//! The delays of other clients while waiting clients leave together, or while keys for which they wait
 //! change.
 
 use std::error::Error;
@@ -40,7 +40,7 @@ impl Display for Latest {
     }
 }
 
-/// What an event costs other clients.
+/// The cost of an event for other clients.
 #[derive(Serialize, Deserialize)]
 pub struct Stall {
     pub event: String,

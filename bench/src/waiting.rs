@@ -44,10 +44,10 @@ pub struct Waits {
     turns: Vec<Turns>,
     bystanders: Vec<Bystander>,
     stalls: Vec<Stall>,
-    /// What a client that waits takes of the server's memory.
+    /// The memory of the server for a client that waits.
     #[serde(default)]
     memory: Vec<Memory>,
-    /// Clients that ask to wait on a server with less memory than all of them take.
+    /// The number of clients that request a wait on a server with too little memory for all of them.
     #[serde(default)]
     full: Option<Full>,
     /// The shares of the tenants in percent: with all clients in one flow, and with a flow for each tenant.

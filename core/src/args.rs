@@ -94,8 +94,8 @@ impl Range {
 /// plus sign. `None` for anything else.
 ///
 /// Every call reads three arguments of a few digits and a TAT of nineteen. Without a fast path for the
-/// former, or without [`eight_digits`] for the latter, a call takes 2 % more instructions, which is twice
-/// what the check of `bench/instructions.tsv` allows.
+/// arguments, or without [`eight_digits`] for the TAT, a call takes 2 % more instructions, twice the
+/// tolerance of the check of `bench/instructions.tsv`.
 ///
 /// Cost: one pass, at most 20 bytes are read.
 #[inline]
@@ -175,8 +175,8 @@ pub(crate) fn parse_field(field: Option<&[u8]>) -> Option<i64> {
 /// The timeout in `bytes`, in seconds, as for the server's blocking commands: a decimal number, 0 (`None`)
 /// for no limit.
 ///
-/// Only here is a fraction read: how long a caller is ready to wait does not affect its limit. A timeout
-/// above 0 is never read as 0, even if a double cannot tell it from 0.
+/// A timeout is the only argument that may be a fraction, because it does not affect the limit. A timeout
+/// above 0 is never read as 0, even if it is 0 as a double.
 ///
 /// # Errors
 /// [`Error::Timeout`] when `bytes` are not such a number.

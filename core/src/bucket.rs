@@ -16,24 +16,24 @@
 //! ```
 //!
 //! # What becomes of fractions
-//! `since'` moves by whole leaks only, so no fraction of a unit is lost and none has to be stored. Where `T`
-//! is a whole number of nanoseconds, nothing is rounded, and a thousand small steps end where one large step
-//! does.
+//! `since'` moves by whole leaks only, so no fraction of a unit is lost and none has to be stored. If `T` is
+//! a whole number of nanoseconds, nothing is rounded, and a thousand small steps have the same result as one
+//! large step.
 //!
-//! Otherwise a leak ends between two nanoseconds, and an instant can hold only one of them. It holds the
-//! earlier one: rounded up, each call that finds a leak would lose up to a nanosecond of it, and a busy
-//! bucket would be stricter than its limit. Rounded down, each call gains less than a nanosecond, as in GCRA:
-//! in a time `W` with `n` admitted calls, at most `capacity + (W + n) * count / period` units are admitted.
-//! Refusals and checks store nothing, so their rounding does not add up; for the same reason, their waits are
-//! counted from the stored instant.
+//! Otherwise a leak ends between two nanoseconds, and the instant is the earlier one. If it were rounded up,
+//! each call that finds a leak would lose up to a nanosecond, and a busy bucket would be stricter than its
+//! limit. Rounded down, each call gains less than a nanosecond, as in GCRA: in a time `W` with `n` admitted
+//! calls, at most `capacity + (W + n) * count / period` units are admitted. Refusals and checks store
+//! nothing, so their rounding does not add up; for the same reason, their waits are counted from the stored
+//! instant.
 //!
 //! While all units are free, nothing leaks: the first unit taken starts the first leak.
 //!
-//! The capacity of a bucket is in the call, not in the state. A smaller capacity cuts off what exceeds it; a
-//! larger one adds units that become free at the same rate as all others.
+//! The capacity of a bucket is in the call, not in the state. A smaller capacity removes the free units above
+//! it; a larger one adds units that become free at the same rate as all others.
 //!
-//! Apart from these nanoseconds, [`gcra`](crate::gcra) decides the same, and stores the bucket as a single
-//! instant. The difference is that this state shows the numbers that the textbooks name.
+//! Apart from these nanoseconds, [`gcra`](crate::gcra) makes the same decisions, and stores the bucket as a
+//! single instant. The state of this file has the numbers of the textbooks.
 //!
 //! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC
 //! 2697.
@@ -251,7 +251,7 @@ pub fn saturate(
 
 /// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
-/// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
+/// A positive difference is charged, below 0 units if necessary; a negative one is given back; 0 changes
 /// nothing. If the caller says when the units were `taken`, at most as many are given back as leak in the
 /// time that is [still owed](Taken::still_owed) for them. The answer describes the state after the call.
 ///

@@ -1,4 +1,4 @@
-//! Calendar windows: the hour, day, week, month or year that an instant lies in.
+//! Calendar windows: the hour, day, week, month or year of an instant.
 //!
 //! The calendar is the proleptic Gregorian one, without leap seconds, at a fixed offset from UTC. Every
 //! boundary is a whole second, and belongs to the window that it begins.

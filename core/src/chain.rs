@@ -5,29 +5,30 @@
 //! them, the rest from the next. So a chain with the pools `a SPILL b ELSE c` takes from a and b together,
 //! or else from c.
 //!
-//! A place that its holder renews goes before all pools, whatever their order, because nobody should hold
-//! two.
+//! A place that its holder renews comes before all pools, whatever their order, so that no caller holds two
+//! places.
 //!
 //! # The wait of a refusal
-//! A chain admits its call when the first of its pools does, which is the shortest of their waits. For one
-//! limiter that is its own wait. Limiters that are joined admit when what fits them is enough together:
+//! A chain admits its call when the first of its pools does, so its wait is the shortest of their waits. For
+//! a pool of one limiter that is the limiter's own wait. Limiters that are joined admit the call when the
+//! units that fit them are enough together:
 //!
 //! ```text
 //! the least t with room(1, t) + room(2, t) + ... >= quantity
 //! ```
 //!
-//! Nothing is taken meanwhile, so every room only grows, and each limiter says when it has a given room:
-//! that is the wait of a call for so much. If `missing` units are missing, and `share(i) - 1` over all
-//! limiters are together at most `missing - 1`, then it is too early until at least one of them has its
-//! share: if none had, they would have `missing - 1` units more at most. So the search goes on at the first
-//! of these instants, and it ends where nothing is missing. The shares are those that limiters would have
-//! which grow evenly; with them, a few rounds are enough. After many rounds, the rest of the time is halved
+//! Nothing is taken until then, so the room of each limiter only grows, and the wait of a call for a quantity
+//! says when the limiter has room for it. Suppose that `missing` units are missing, and that the sum of
+//! `share(i) - 1` over all limiters is at most `missing - 1`. Until at least one limiter has its share, they
+//! have at most `missing - 1` more units, so it is too early. So the search continues at the first instant at
+//! which one of them has its share, and ends when nothing is missing. The shares assume that the rooms grow
+//! evenly; with them, a few rounds are enough. After many rounds, the search halves the rest of the time
 //! again and again.
 
 use crate::several::Join;
 use crate::{Answer, Span, Verdict};
 
-/// How many rounds the search for the end of a wait has before it halves the rest of the time.
+/// The number of rounds of the search for the end of a wait before it halves the rest of the time.
 const ROUNDS: u32 = 32;
 
 /// A limiter of a chain.
@@ -48,14 +49,14 @@ pub trait Pool {
     fn is_held(&self) -> Result<bool, Self::Error>;
 
     /// The answer to a call for `quantity` after this time, if nothing is taken until then, with the numbers
-    /// of the state as it is then.
+    /// of the state at that instant.
     ///
     /// # Errors
     /// The errors of the limiter.
     fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Self::Error>;
 }
 
-/// What a chain decides for one of its limiters.
+/// The decision of a chain for one of its limiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The limiter's own answer to its whole quantity, with the numbers of the state before the call.
@@ -63,11 +64,11 @@ pub struct Share {
     /// The units that the call takes from it. `None` if the chain passes it over or does not ask it. A place
     /// that is renewed has 0.
     pub taken: Option<i64>,
-    /// How its room grows, if the wait was computed.
+    /// The growth of its room, if the wait was computed.
     growth: Growth,
 }
 
-/// How the room of a limiter grows if nothing is taken.
+/// The growth of the room of a limiter if nothing is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Growth {
     /// The units that fit now.
@@ -79,7 +80,7 @@ struct Growth {
 }
 
 impl Share {
-    /// What a limiter answers to its whole quantity, before anything is decided.
+    /// The answer of a limiter to its whole quantity, before the decision.
     pub const fn of(answer: Answer) -> Self {
         Self { answer, taken: None, growth: Growth { room: 0, most: 0, speed: 0 } }
     }
@@ -137,7 +138,7 @@ fn decide_pool<P: Pool>(pools: &[P], shares: &mut [Share]) -> Result<Verdict, P:
     };
     let quantity = first.quantity();
     if others.is_empty() || quantity == 0 {
-        // Nothing is admitted together if one of them is not in debt.
+        // At least one of them is not in debt.
         let verdict =
             others.iter().fold(share.answer.verdict, |verdict, share| earlier(verdict, share.answer.verdict));
         if !verdict.is_limited() && quantity > 0 {
@@ -160,7 +161,7 @@ fn decide_pool<P: Pool>(pools: &[P], shares: &mut [Share]) -> Result<Verdict, P:
     Ok(Verdict::Admitted)
 }
 
-/// The verdict on a call that is admitted by whichever admits it first.
+/// The verdict on a call that either of two pools may admit.
 fn earlier(one: Verdict, other: Verdict) -> Verdict {
     match (one, other) {
         (Verdict::Later(one), Verdict::Later(other)) => Verdict::Later(one.min(other)),
@@ -181,7 +182,7 @@ fn room_within(answer: &Answer, most: i64) -> i64 {
 /// The verdict on limiters that are joined, which together lack room for the quantity: the time until they
 /// have it.
 fn wait_for<P: Pool>(pools: &[P], shares: &mut [Share], quantity: i64) -> Result<Verdict, P::Error> {
-    // The most that they ever have together, and the time until they have it.
+    // The largest room that they ever have together, and the time until they have it.
     let (mut most, mut full) = (0_i64, Span::ZERO);
     for (pool, share) in pools.iter().zip(&mut *shares) {
         let wait = share.grow(pool, quantity)?;
@@ -202,7 +203,7 @@ fn wait_for<P: Pool>(pools: &[P], shares: &mut [Share], quantity: i64) -> Result
     while late.saturating_sub(early) > 1 {
         let middle = early.midpoint(late);
         let after = Span::from_nanos(middle).unwrap_or(full);
-        // What is known may be the room at a later instant.
+        // The known room may be that of a later instant.
         for share in shares.iter_mut() {
             share.growth.room = 0;
         }
@@ -216,8 +217,8 @@ fn look<P: Pool>(pools: &[P], shares: &mut [Share], after: Span, quantity: i64) 
     let mut sum = 0_i64;
     for (pool, Share { growth, .. }) in pools.iter().zip(shares) {
         if growth.room < growth.most {
-            // UNTIL may have passed by then, or a period be out of range: the call would be an error, and
-            // waits for nothing more.
+            // By then, UNTIL may have passed, or a period may be out of range: the call would be an error, so
+            // no longer wait helps.
             growth.room =
                 pool.peek(after, quantity).map_or(growth.most, |answer| room(&answer).min(growth.most));
         }
@@ -227,7 +228,7 @@ fn look<P: Pool>(pools: &[P], shares: &mut [Share], after: Span, quantity: i64) 
 }
 
 impl Share {
-    /// Finds out how the room of the limiter grows, and returns the time until it has its most.
+    /// Determines the growth of the limiter's room, and returns the time until the room is largest.
     fn grow<P: Pool>(&mut self, pool: &P, quantity: i64) -> Result<Span, P::Error> {
         let room = room_within(&self.answer, quantity);
         let most = self.answer.limit.min(quantity);

@@ -85,7 +85,8 @@ impl Answer {
         self.verdict.is_limited()
     }
 
-    /// The answer in whole units of time, rounded up; -1 if there is nothing to wait for, or no end.
+    /// The answer in whole units of time, rounded up; -1 if there is nothing to wait for, or if the wait has
+    /// no end.
     ///
     /// A caller that waits for `retry_after` is never refused because of rounding.
     #[inline]

@@ -1,9 +1,9 @@
 //! The queue of clients that wait for several limiters: fair among flows, first come, first served within
 //! one.
 //!
-//! A *flow* is one of those who share: a tenant, a user, a model. A client waits for its first limiter, of
-//! which flows get shares in proportion to their weights. Its other limiters only decide whether it is
-//! *ready*: a client that is not ready does not hold up other flows, and keeps its place.
+//! A *flow* is a group of clients that share as one: a tenant, a user, a model. A client waits for its first
+//! limiter, of which flows get shares in proportion to their weights. Its other limiters only decide whether
+//! it is *ready*: a client that is not ready keeps its place and does not delay other flows.
 //!
 //! # The rule
 //!
@@ -17,8 +17,8 @@
 //!
 //! The textbook has `F = S + q / w`. For flows that are always ready this is the same, because `S >= V` then.
 //! A flow that was not ready for a while has an old `S` below `V`. With the textbook's rule it would be
-//! admitted again and again until its tags have caught up, as if it had a claim to the past, while the others
-//! wait. Here it goes first once, and shares from then on.
+//! admitted again and again until its tags have caught up, while the others wait. Here it is first once, and
+//! gets its share from then on.
 //!
 //! Tags are integers in units of 2^-32, and `q / w` is rounded up: a flow is charged at most 2^-32 of a unit
 //! too much for each call.
@@ -29,11 +29,11 @@
 //! differ by at most `l_f + l_g`, where `l` is the largest `q / w` of the calls of a flow. It holds at any
 //! rate of service, so also for limiters that admit in bursts or not at all for a while.
 //!
-//! Ready means: ready when last looked at. The caller looks at a client when it becomes the first of its
-//! flow, and again when something has happened that may have made it ready, but not at once: other clients
-//! and other commands are served in between. A flow whose limiters have just begun to admit it, and that
-//! nobody has looked at yet, has no claim to what is given meanwhile. Nor does a flow wait for a turn in vain
-//! that was ready and is not any more: its turn is a look, too, after which another flow is next.
+//! Ready means: ready at the last check. The caller checks a client when it becomes the first of its flow,
+//! and again after an event that may have made it ready, but not at once: other clients and other commands
+//! are served in between. If the limiters of a flow have just begun to admit it, but it has not been checked
+//! yet, it has no claim to units that are given until the check. If a flow was ready and is no longer, its
+//! turn is a check too, after which the next turn goes to another flow.
 //!
 //! Proof. Let `E = max(S, V)` for the first client of each flow.
 //!
@@ -44,24 +44,24 @@
 //! 3. `V <= E <= V + l`. The first is the definition. For the second, `S` is at most the `F` of the flow's
 //!    last admission, which was `V + q / w` then, or it was `V` itself; and `V` never falls.
 //!
-//! From 1 and 2, what a flow was given in a stretch of time, divided by its weight, is the difference of its
-//! `E` between the end and the beginning. From 3, at both instants `-l_g <= E_f - E_g <= l_f`. The difference
-//! of the two flows' shares is the difference of two such numbers.
+//! From 1 and 2, the units that a flow was given in a stretch of time, divided by its weight, are the
+//! difference of its `E` between the end and the beginning. From 3, at both instants
+//! `-l_g <= E_f - E_g <= l_f`. The difference of the two flows' shares is the difference of two such numbers.
 //!
 //! A first client that leaves changes no `E`: the next one's `max(V, F)` is what `E` was.
 //!
 //! # What happens to
 //!
 //! - *flows that were idle*: `F` is below `V`, or soon will be, and they begin at `V`, like a new flow.
-//! - *flows that were not ready*: they go first once, as said above.
+//! - *flows that were not ready*: they are first once, as above.
 //! - *weights that change*: the weight of the latest call divides what is admitted from then on.
 //! - *a flow of many identities*: each identity is a flow. So the name of a flow must be one that a client
 //!   cannot choose freely.
-//! - *a queue that has emptied*: all flows begin equal again.
+//! - *an empty queue*: all flows become equal again.
 //! - *flows that begin at `V` anyway*: they are forgotten, a few with each change of the queue. Until then
 //!   they are treated as if they were not known.
 //!
-//! The queue is pure: the caller asks the limiters and tells the queue what they answered.
+//! The queue is pure: the caller calls the limiters and passes their answers to the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +76,8 @@ pub const WEIGHTS: core::ops::RangeInclusive<u32> = 1..=1_000_000;
 /// How many flows without clients a queue remembers by default.
 pub const REMEMBERED: usize = 65_536;
 
-/// How many flows are forgotten at a time. A change of the queue leaves at most one flow to be forgotten, so
-/// these keep up, whenever `V` passes a great many at once.
+/// The number of flows that are forgotten at a time. A change of the queue leaves at most one flow to be
+/// forgotten, so this is enough, even after `V` has passed many flows at once.
 const FORGOTTEN: usize = 16;
 
 /// An instant of the virtual time, in units of 2^-32.
@@ -96,9 +96,10 @@ pub struct Request<'a> {
     pub flow: Option<&'a [u8]>,
     /// The new weight of the flow, one of [`WEIGHTS`]. Without it the flow keeps the weight it has.
     pub weight: Option<u32>,
-    /// The units of the first limiter that it wants: what its flow is charged.
+    /// The units of the first limiter for which it waits, with which its flow is charged.
     pub quantity: u64,
-    /// What counts as taken from the first limiter while it waits, in a measure that the caller chooses.
+    /// The cost that counts as taken from the first limiter while it waits, in a measure that the caller
+    /// chooses.
     pub cost: u64,
 }
 
@@ -107,8 +108,8 @@ pub struct Request<'a> {
 pub enum Readiness {
     /// They would.
     Ready,
-    /// One of them would not. It is to be checked again at this instant, if there is one, and when somebody
-    /// changes one of the keys.
+    /// One of them would not. The client is to be checked again at this instant, if there is one, and when
+    /// one of the keys changes.
     NotBefore(Option<Instant>),
 }
 
@@ -175,7 +176,7 @@ enum State {
 }
 
 impl State {
-    /// Whether what the clients of the flow wait for counts as taken.
+    /// Whether the costs of the clients of the flow count as taken.
     ///
     /// Clients that were not checked yet count: calls that come before the check must not be decided before
     /// them.
@@ -185,7 +186,7 @@ impl State {
 }
 
 impl Flow {
-    /// What admitting this quantity adds to a tag.
+    /// The increase of a tag when this quantity is admitted.
     fn step(&self, quantity: u64) -> Tag {
         (Tag::from(quantity) << FRACTION).div_ceil(Tag::from(self.weight.max(1)))
     }
@@ -234,7 +235,7 @@ impl Queue {
         self.number(flow).and_then(|number| self.flows.get(&number)).map_or(0, |flow| flow.clients.len())
     }
 
-    /// The number of flows that are remembered: those without clients included, and those that are soon to be
+    /// The number of flows that are remembered, including flows without clients and flows that are soon to be
     /// forgotten.
     pub fn flows(&self) -> usize {
         self.flows.len()
@@ -284,8 +285,7 @@ impl Queue {
     /// The client whose turn it is, once the first limiter admits it: the ready first client with the
     /// smallest start tag.
     ///
-    /// While [`to_check`](Self::to_check) returns a client, the answer may be another one than after its
-    /// check.
+    /// While [`to_check`](Self::to_check) returns a client, the answer may change after its check.
     ///
     /// Cost: O(log n).
     pub fn next(&self) -> Option<Ticket> {
@@ -321,7 +321,7 @@ impl Queue {
         self.asleep.first().map(|&(at, _)| at)
     }
 
-    /// The client was checked. Nothing happens when it is not the first of its flow any more.
+    /// The client was checked. Nothing happens if it is no longer the first of its flow.
     ///
     /// Cost: O(log n).
     pub fn checked(&mut self, ticket: Ticket, readiness: Readiness) {
@@ -334,8 +334,8 @@ impl Queue {
         );
     }
 
-    /// A client that was not ready may be, because something has happened at `now`. It is to be checked
-    /// again, after those that were woken before it, and does not count until then.
+    /// A client that was not ready may be ready now, because of an event at `now`. It is to be checked again,
+    /// after the clients that were woken before it, and does not count until then.
     ///
     /// Cost: O(log n).
     pub fn wake(&mut self, ticket: Ticket, now: Instant) {
@@ -345,11 +345,11 @@ impl Queue {
         }
     }
 
-    /// Settles the difference between what a flow was charged and what it used. A flow that the queue does
-    /// not know has nothing to settle.
+    /// Settles the difference between the charge of a flow and its usage. A flow that the queue does not
+    /// remember has nothing to settle.
     ///
-    /// Both tags of the flow move by `difference / weight`, but not below the virtual time. One that lies
-    /// there already is not raised by giving back.
+    /// Both tags of the flow move by `difference / weight`, but not below the virtual time. A negative
+    /// difference does not raise a tag that is already below it.
     ///
     /// Cost: O(log n).
     pub fn settle(&mut self, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
@@ -430,7 +430,7 @@ impl Queue {
         });
     }
 
-    /// Changes a flow: the one way to do so, which keeps all indexes in step.
+    /// Changes a flow. It is the only function that does, so that all indexes stay consistent.
     fn change(&mut self, number: Number, edit: impl FnOnce(&mut Flow, &mut Tag)) {
         let Some(mut flow) = self.flows.remove(&number) else { return };
         self.unlist(number, &flow);
@@ -479,11 +479,11 @@ impl Queue {
         }
     }
 
-    /// Forgets some of the flows without clients that would begin at `V` anyway, and of the earliest ones if
-    /// there are too many. True if there may be more of them.
+    /// Forgets some of the flows without clients that would begin at `V` anyway, and the earliest flows if
+    /// there are too many. True if more of them may be left.
     ///
-    /// Whoever drops a queue that has emptied calls this until it is false, at times, because a great many
-    /// flows take a while to forget.
+    /// The owner of an empty queue calls this from time to time until it returns false, and then drops the
+    /// queue, because forgetting many flows takes long.
     ///
     /// Cost: O(log n).
     pub fn tidy(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! The fixed window: a number of units until an instant, counted.
+//! The fixed window: a count of units until an instant.
 //!
 //! A window opens with the first call that takes units, and admits `limit` units until it ends. The state is
 //! a count and the end:
@@ -29,8 +29,8 @@
 //! Both are integers in a string that expires. A TAT is an instant, and its key expires at that very instant.
 //! So a count that is, as nanoseconds since the epoch, within a [minute](NEAR_EXPIRY) of its key's expiry is
 //! taken for a TAT. No such count is ever written: it would have to be above 10^18 and in that minute by
-//! chance, and a call that would write it is an error. The minute allows for a TAT whose expiry another
-//! server has computed by another clock. A count whose key does not expire is taken for a TAT from
+//! chance, and a call that would write it is an error. The minute is for a TAT whose expiry another server
+//! has computed by another clock. A count whose key does not expire is taken for a TAT from
 //! [10^18](LEAST_TAT) on, which was an instant in the year 2001.
 
 use core::num::NonZeroU64;
@@ -333,8 +333,8 @@ impl Limit {
         Ok(if end == Instant::MAX { renewed } else { end.max(renewed) })
     }
 
-    /// The state of a total that is forgotten when it is idle, if units of it are held until the millisecond
-    /// `end`; any other state as it is.
+    /// The state of a total with an idle time, if units of it are held until the millisecond `end`; any other
+    /// state unchanged.
     pub fn lasts(&self, counter: Counter, end: Instant) -> Counter {
         let lasts = matches!(self.end, End::Never(Some(_)));
         Counter { end: if lasts { counter.end.max(end) } else { counter.end }, ..counter }
@@ -373,7 +373,7 @@ impl Limit {
         matches!(self.end, End::At(end) if end <= now)
     }
 
-    /// Whether the units were `taken` from the window that ends at `end`, as far as can be told.
+    /// Whether the units may have been `taken` from the window that ends at `end`.
     fn covers(&self, end: Instant, now: Instant, taken: &Taken) -> bool {
         // The window from which they were taken ended later than this.
         let lasted = |reset_after: Span| reset_after.saturating_sub(taken.unit_span());
@@ -476,10 +476,10 @@ impl Counter {
     /// This window, and the present instant on the clock that opened it, when `now` was read from a clock
     /// that was set back; `past` has the latest stretch first. `None` for a window that has ended.
     ///
-    /// A window with a period was opened in the latest stretch in which that was possible, and goes by the
-    /// clock of that stretch. A calendar window goes by the present clock: if more is left of it than there
-    /// can be, it ends at the first boundary after it would have ended without the step, or after now if the
-    /// clock was off by more than such a window.
+    /// A window with a period was opened in the latest stretch in which that was possible, and follows the
+    /// clock of that stretch. A calendar window follows the present clock: if more is left of it than such a
+    /// window can have, it ends at the first boundary after its end without the step, or after now if the
+    /// clock was wrong by more than such a window.
     pub fn after_steps(
         self,
         limit: &Limit,
@@ -535,7 +535,7 @@ impl Counter {
     /// The state after `units`, at least 0, have come back; `None` when nothing is left.
     pub fn without(self, units: i64) -> Option<Self> {
         let left = Self { count: self.count.saturating_sub(units), ..self };
-        // What would read as the state of another limiter stays as it is.
+        // A count that would read as the state of another limiter is not stored.
         if left.reads_as_tat() { Some(self) } else { Some(left).filter(|left| left.count > 0) }
     }
 
@@ -630,19 +630,19 @@ pub fn saturate(
 
 /// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
-/// A positive difference is taken, above the limit if need be, and opens a window where none is open, unless
-/// the window that the limit names has ended: then nothing is left to be charged. A negative difference is
-/// given back, at most what the window has admitted; 0 changes nothing. A window that has nothing left has no
-/// state. The answer describes the state after the call: limited while more than the limit is used, until the
-/// window ends.
+/// A positive difference is taken, above the limit if necessary, and opens a window where none is open,
+/// unless the window that the limit names has ended: then nothing is charged. A negative difference is given
+/// back, at most what the window has admitted; 0 changes nothing. A window with a count of 0 has no state.
+/// The answer describes the state after the call: limited while more than the limit is used, until the window
+/// ends.
 ///
-/// If the caller says when the units were `taken`, a window that has begun since gets nothing back. The
-/// start of a window is not stored. A window with a period begins one period before its end, and a calendar
-/// window at the boundary before its end. A window with a period begins with a call, and the age of that
-/// call, rounded up, exceeds the age of the window: one unit is allowed for that. Where the caller knows the
+/// If the caller says when the units were `taken`, a window that has begun since gets nothing back. The start
+/// of a window is not stored. A window with a period begins one period before its end, and a calendar window
+/// at the boundary before its end. A window with a period begins with a call, and the age of that call,
+/// rounded up, exceeds the age of the window: one unit is allowed for that. Where the caller knows the
 /// `reset_after` of the call that took the units, the window has not begun since if it began before that time
-/// had passed, less a unit. Of a window whose end the caller has named, only the end is known: it is the
-/// window from which the units were taken if it ends at the instant that this call names.
+/// had passed, less a unit. If the caller has named the end of a window, only the end is known: the units
+/// were taken from this window if it ends at the instant that this call names.
 ///
 /// Cost: O(1), no allocation.
 ///

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Seen as a bucket of `max_burst + 1` units that leaks one unit every `T`, `debt` is the level of the bucket
-//! measured in time. That is why one instant is the whole state, why a refusal has nothing to write, and why
-//! the comparison that refuses also gives the exact wait.
+//! measured in time. So one instant is the whole state, a refusal has nothing to write, and the comparison
+//! that refuses also gives the exact wait.
 //!
 //! # What is admitted
 //! `T` is an exact fraction and each call's cost is rounded once, so a call is forgiven less than a
@@ -35,7 +35,7 @@
 //! Proved for all inputs in `verify/proofs`: `no_stretch_admits_more_than_it_may`, `a_wait_is_exact`,
 //! `a_call_is_forgiven_less_than_a_nanosecond` and `remaining_is_exact`.
 //!
-//! Products and sums that exceed 63 bits are errors, not wrong answers.
+//! Products and sums that exceed 63 bits are errors.
 //!
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`
 //! as brandur/redis-cell defined them.
@@ -173,12 +173,13 @@ pub const EXPECTED: &str = "a TAT in nanoseconds since the epoch";
 
 /// How far a TAT may lie from the clock.
 ///
-/// A key that has lost its expiry, or got another, by `PERSIST`, `RESTORE` or `EXPIRE`, is a limiter as
-/// before: for a year after its TAT has passed, and however far that is ahead up to a year. A year leaves no
-/// room for counters, for times in other units, and hardly any for identifiers of 19 digits.
+/// A key whose expiry was removed or changed by `PERSIST`, `RESTORE` or `EXPIRE` is still a limiter, if its
+/// TAT is at most a year behind or ahead of the clock. A year excludes counters, times in other units, and
+/// nearly all identifiers of 19 digits.
 const NEAR_THE_CLOCK: Span = Span::from_nanos(365 * 86_400_000_000_000).unwrap();
 
-/// How far a TAT further ahead may lie from its key's expiry. A day leaves room for clocks that disagree.
+/// The largest distance of a TAT further ahead from its key's expiry. A day is enough for clocks that
+/// disagree.
 const NEAR_THE_EXPIRY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
 
 /// Reads the stored bytes of a key. `expiry` is called only if the number alone does not decide.
@@ -263,8 +264,8 @@ pub fn saturate(
     Decision::saturate(quantity, room, |fits| throttle(state, limit, now, fits))
 }
 
-/// `CL.PEEK`: the answer that [`throttle`] would give, with `remaining` and `reset_after` of the state as it
-/// is.
+/// `CL.PEEK`: the answer that [`throttle`] would give, with `remaining` and `reset_after` of the present
+/// state.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -440,11 +441,12 @@ pub struct Booking {
     pub prepay: bool,
 }
 
-/// `CL.RESERVE`: books `quantity` units and tells how long to wait before acting on them.
+/// `CL.RESERVE`: books `quantity` units and returns the wait before using them.
 ///
 /// The leaky bucket as a queue. The verdict is [`Booked`](Verdict::Booked) with the wait, zero to act at
-/// once. Refused, with nothing booked: when the wait would exceed `max_wait`, [`Later`](Verdict::Later) with
-/// that wait; and without `prepay` a quantity above the limit, forever. A quantity of 0 books nothing.
+/// once. If the wait would exceed `max_wait`, nothing is booked, and the verdict is [`Later`](Verdict::Later)
+/// with that wait. Without `prepay`, a quantity above the limit is never booked. A quantity of 0 books
+/// nothing.
 ///
 /// Cost: O(1), no allocation.
 ///

@@ -1,9 +1,9 @@
 //! Holds: units of a quota that come back when their owner neither settles nor renews.
 //!
-//! An owner takes units before it knows how many it needs, and dies. Units of a rate come back by themselves;
-//! those of a [fixed window](crate::fixed) would be lost until the window ends. So a call may remember what
-//! it has taken, under the name of its owner. There is one part for each limiter's key, and each part ends by
-//! itself:
+//! An owner takes units before it knows how many it needs, and may crash. Units of a rate come back by
+//! themselves; those of a [fixed window](crate::fixed) would be lost until the window ends. So a call may
+//! record the units that it takes, under the name of its owner. There is one part for each limiter's key, and
+//! each part has its own end:
 //!
 //! ```text
 //! taken        the part lasts for a period; units taken later are added, and the period begins again
@@ -14,24 +14,24 @@
 //! ```
 //!
 //! # What comes back, and where to
-//! A part remembers which window has its units: its end. Units of a window that has ended stay there. If the
-//! same owner has taken units of two windows, `earlier` are those of the ended one, and `last` are those of
-//! the present one; only the latter come back. So of `used` units, the present window bears
-//! `max(0, used - earlier)`.
+//! A part records the window of its units, by the window's end. Units of a window that has ended do not come
+//! back. If the same owner has taken units of two windows, `earlier` are those of the ended window, and
+//! `last` are those of the present one; only `last` comes back. So of `used` units, `max(0, used - earlier)`
+//! are charged to the present window.
 //!
 //! Of a rate, `last` are the units of the last take, and `earlier` those of all takes before it. A settlement
 //! gives back no more than `last`, and only what is [still owed](Taken::still_owed) for them.
 //!
-//! Never are more units given back than the part holds, and a part is removed when its units come back. So a
-//! history of calls spends no unit twice, and when every part has ended, a window has exactly the units that
-//! were used in it. `core/tests/hold.rs` has both as properties.
+//! A part never gives back more units than it holds, and is removed when its units come back. So a history of
+//! calls spends no unit twice, and when every part has ended, a window has exactly the units that were used
+//! in it. `core/tests/hold.rs` has both as properties.
 //!
 //! # The sorted set
 //! An owner has one member for all its parts, its *record*, and one for each part that can run out, its
-//! *end*. The score says where a member stands: a record at the hash of the owner's name, an end at that of
-//! the limiter's key. Members with the same score are in the order of their bytes, so the ends of a key are
-//! in the order of time, and a score finds the first and the last one in logarithmic time. Names that have
-//! the same hash are told apart by what the member says.
+//! *end*. The score of a record is the hash of the owner's name, and the score of an end is the hash of the
+//! limiter's key. Members with the same score are in the order of their bytes, so the ends of a key are in
+//! the order of time, and a score finds the first and the last one in logarithmic time. The text of a member
+//! distinguishes names that have the same hash.
 //!
 //! ```text
 //! score            member
@@ -47,8 +47,8 @@
 //!
 //! A part is `<length> <key> <end> <period>` and one of the following. `-` stands in place of the end and the
 //! period if they are those of the part before it, and in place of the instant at which the period began.
-//! Lengths stand before names, so that no name is read as another. Instants and spans are in nanoseconds, and
-//! the end in `end` has 19 digits.
+//! Each name is preceded by its length, so that no name is read as another. Instants and spans are in
+//! nanoseconds, and the end in `end` has 19 digits.
 //!
 //! ```text
 //! window <earlier> <last> <end of the window>
@@ -57,25 +57,25 @@
 //! rate <earlier> <last> <instant> <reset_after>
 //! ```
 //!
-//! Units of a rate come back by themselves, so only the owner looks for them, and they need no end. If an
-//! owner holds of rates alone, the first of its record has one, by which the record is removed. A record has
-//! at most [`IN_RECORD`] parts, so that a call does not cost as much as its owner has parts; each further one
-//! has three members of its own.
+//! Units of a rate come back by themselves, so only the owner needs their parts, which have no end. If an
+//! owner holds only parts of rates, the first part of its record has an end, by which the record is removed.
+//! A record has at most [`IN_RECORD`] parts, so that the cost of a call does not grow with the parts of its
+//! owner; each further part has three members of its own.
 //!
-//! Other forms were tried. A hash needs a scan to find what has ended. A sorted set by the end of the parts
-//! finds those of all keys, also of keys that the call does not name. Two members for each part, found by
+//! Other forms were tried. A hash needs a scan to find the parts that have ended. A sorted set by the end of
+//! the parts also finds the parts of keys that the call does not name. Two members for each part, found by
 //! their first bytes, cost 2.5 times as much: comparing names takes longer than comparing scores.
 
 use crate::fixed::Counter;
 use crate::{Error, Instant, Range, Span, Taken, Unit};
 
-/// The most parts under one key. An owner that is there may add to its own.
+/// The most parts under one key. An owner that has parts may exceed it.
 pub const MOST_PARTS: u64 = 100_000;
 
 /// The most parts in the record of an owner.
 pub const IN_RECORD: usize = 16;
 
-/// The most parts that one call carries out. The rest count as taken until a later call.
+/// The most parts whose units one call brings back. The rest count as taken until a later call.
 pub const MOST_ENDED: usize = 1_000;
 
 /// The most further parts that a settlement ends although it does not name them. The others end by
@@ -116,18 +116,18 @@ pub enum Origin {
     },
 }
 
-/// What an owner holds of one limiter.
+/// The units of one limiter that an owner holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Units of windows that have ended, or of takes before the last one.
     pub earlier: i64,
     /// Units of the present window, or of the last take.
     pub last: i64,
-    /// Where the latter were taken.
+    /// Where these last units were taken.
     pub origin: Origin,
     /// The instant at which the part runs out.
     pub end: Instant,
-    /// How long it lasts from the call that took or renewed it.
+    /// The time from the call that took or renewed it to its end.
     pub period: Span,
 }
 
@@ -163,7 +163,7 @@ impl Part {
             return Ok(renewed);
         }
         let new = Self { earlier: 0, last: quantity, origin, end, period };
-        // What was taken of another kind of limiter is void.
+        // Units of another kind of limiter are forgotten.
         Ok(Some(match renewed.filter(|part| part.is_of_rate() == new.is_of_rate()) {
             None => new,
             Some(part) if part.is_of_same_window(&new) => {
@@ -228,10 +228,10 @@ pub fn end_of(now: Instant, period: Span) -> Result<Instant, Error> {
 }
 
 /// The difference by which a settlement of `used` units changes the fixed window `counter`, of which `part`
-/// is held. Above 0 it is charged, below 0 it is given back.
+/// is held: charged if above 0, given back if below 0.
 ///
-/// An owner that holds nothing is charged what it used. If the window of the part has ended, only what was
-/// used beyond it is charged.
+/// An owner that holds nothing is charged all used units. If the window of the part has ended, only units
+/// beyond the part are charged.
 ///
 /// Cost: O(1), no allocation.
 pub fn settles_window(part: Option<&Part>, counter: Option<&Counter>, used: i64) -> i64 {
@@ -245,7 +245,7 @@ pub fn settles_window(part: Option<&Part>, counter: Option<&Counter>, used: i64)
 }
 
 /// The difference by which a settlement of `used` units at `now` changes a rate or a log of which `part` is
-/// held, and what it knows of the last take. An owner that holds nothing changes nothing.
+/// held, and the age and the `reset_after` of the last take. An owner that holds nothing changes nothing.
 ///
 /// Cost: O(1), no allocation.
 pub fn settles_rate(part: Option<&Part>, now: Instant, used: i64) -> (i64, Option<Taken>) {
@@ -259,11 +259,12 @@ pub fn settles_rate(part: Option<&Part>, now: Instant, used: i64) -> (i64, Optio
     (used.saturating_sub(part.held()).max(part.last.saturating_neg()), Some(taken))
 }
 
-/// What each limiter of a pool bears of `used` units, for limiters that share the quantity of a call. Each
-/// comes with what is held of it, if anything is, and with its room now.
+/// The part of `used` units that is charged to each limiter of a pool, for limiters that share the quantity
+/// of a call. Each limiter has the part that is held of it, if any, and its room now.
 ///
-/// What was not used goes back to the last first. What was used beyond is taken where it fits in order, and
-/// the last goes into debt. `None` for a limiter of which nothing is held, and that bears nothing.
+/// Unused units are given back to the last limiter first. Units beyond the parts are taken where they fit, in
+/// order, and the last limiter goes into debt. `None` for a limiter of which nothing is held, and to which
+/// nothing is charged.
 ///
 /// Cost: O(n).
 ///
@@ -305,7 +306,7 @@ pub mod member {
     /// A score and the bytes of the member.
     pub type Member = (u64, Vec<u8>);
 
-    /// What an owner holds, by the keys of the limiters.
+    /// The parts of an owner, by the keys of the limiters.
     pub type Parts<'m> = Vec<(&'m [u8], Part)>;
 
     /// The member whose score is the number of parts.
@@ -317,13 +318,13 @@ pub mod member {
     /// The member whose score is an expiry in milliseconds.
     pub const UNTIL: &[u8] = b"until";
 
-    /// How many scores there are for each use, as many as a hash has values.
+    /// The number of scores for each use, which is the number of values of the hash.
     const HASHES: u64 = 1 << 50;
     const OWNERS: u64 = HASHES;
     const FURTHER: u64 = 2 * HASHES;
     const ENDS: u64 = 3 * HASHES;
 
-    /// The score of what `id` holds.
+    /// The score of the record of `id`.
     pub fn of_owner(id: &[u8]) -> u64 {
         OWNERS.saturating_add(hash(id, &[]))
     }
@@ -410,7 +411,7 @@ pub mod member {
         (of_key(key), text)
     }
 
-    /// The end of a part, as its member says it.
+    /// The end of a part, as its member contains it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct End<'m> {
         /// The instant at which the part runs out.
@@ -558,9 +559,9 @@ pub mod member {
     }
 
     /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3, in words of 32 bits, which Lua
-    /// has too. It has no secret, so a client that chooses names can search for some with the same hash. No
-    /// decision changes by them, because members have the whole names; but a call for one of these names
-    /// reads the members of the others too.
+    /// has too. It has no secret, so a client that chooses names can search for some with the same hash.
+    /// These do not change a decision, because members have the whole names; but a call for one of these
+    /// names also reads the members of the others.
     fn hash(one: &[u8], other: &[u8]) -> u64 {
         let mut state: [u32; 4] = [0, 0, 0x6c79_6765, 0x7465_6462];
         for name in [one, other] {

@@ -3,7 +3,7 @@
 //! A client of a busy key takes units from the server in *batches* (`CL.THROTTLE ... SATURATE`), spends them
 //! by itself, and gives back or drops the units left when the *hold* of the batch is over. It remembers when
 //! it was refused, and does not call before the wait is over. [`Holding`] is the state of one client for one
-//! key. It has no clock and does no I/O: the caller brings the instants of a clock that never goes back,
+//! key. It has no clock and does no I/O: the caller passes the instants of a clock that never goes back,
 //! makes the calls, and reports the answers.
 //!
 //! # The bound
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! units, where `N` counts the clients that hold units when the stretch begins. Write `x` for the level of
-//! the server's limiter: the server hands out units while `x` stays at or below `L`, and `x` leaks at `r` or
-//! not at all.
+//! the server's limiter: the server grants units while `x` stays at or below `L`, and `x` leaks at `r` or not
+//! at all.
 //!
 //! - `N * b`: During the stretch, the server hands out at most `L - x + W * r + R` units, where `x` is the
 //!   level at the beginning of the stretch, and `R` is the number of units that come back to the server. A
@@ -80,14 +80,14 @@ pub struct Part {
     calls: u64,
 }
 
-/// What happens to a quantity that a caller wants.
+/// The result of a request to spend a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spend {
     /// It was spent.
     Spent,
     /// The server has refused, and it is too early for another call; with the wait until the next one.
     Refused(Span),
-    /// The client holds too little: the answer of a call is needed.
+    /// The client holds too few units, and needs the answer of a call.
     Short,
 }
 
@@ -115,11 +115,11 @@ pub enum Spend {
 pub struct Holding {
     /// The batch that is being spent.
     current: Option<Batch>,
-    /// The batch fetched before the current one is used up.
+    /// The next batch, which was fetched before the current one is used up.
     next: Option<Batch>,
-    /// The units requested, and when, while there is no answer.
+    /// The units that were requested, and the instant of the request, until its answer.
     asked: Option<Batch>,
-    /// A batch whose hold is over and part of which may go back.
+    /// A batch whose hold is over, and of which a part may be given back.
     over: Option<Batch>,
     /// The units that are on their way back to the server.
     returning: i64,
@@ -183,15 +183,15 @@ impl Holding {
         Some(Part { batch: Batch { taken: quantity, left: quantity, ends, ..first }, calls: self.calls })
     }
 
-    /// Takes units back that were spent for a caller that has left before it could use them. Lost are those
-    /// that have ended since, those that may not be held beside the units requested since, and those spent
-    /// before the last two calls for units.
+    /// Takes units back that were spent for a caller that has left before it could use them. Units are lost
+    /// if they have ended since, if the client may not hold them in addition to the units requested since, or
+    /// if they were spent before the last two calls for units.
     pub fn unspend(&mut self, terms: &Terms, now: Instant, Part { batch: part, calls }: Part) {
         self.expire(terms, now);
         let asked = self.asked.map_or(0, |asked| asked.taken);
         let mut left = part.left.min(self.room(terms).saturating_sub(asked));
-        // A call counts the units spent before it as used, and requests others in their place. Those others
-        // may be spent by now, and the room for them free again: only what was spare then may come back.
+        // A call counts the units spent before it as used, and requests others in their place, which may be
+        // spent by now. So only as many units may come back as could have been held in addition then.
         if calls != self.calls {
             left = left.min(if calls.checked_add(1) == Some(self.calls) { self.spare } else { 0 });
         }
@@ -261,9 +261,9 @@ impl Holding {
     ) {
         let Some(asked) = self.asked.take() else { return };
         let taken = taken.clamp(0, asked.taken);
-        // A call that gets less than half shows that other clients want the units as well. Without pauses,
-        // each of many clients would call for every single unit. The rate of calls rises by addition and
-        // falls by division, so that all clients converge to the same rate, as flows of TCP do.
+        // A call that gets less than half shows that other clients also need units. Without pauses, each of
+        // many clients would make a call for every single unit. The rate of calls rises by addition and falls
+        // by division, so that all clients converge to the same rate, as flows of TCP do.
         self.pause = if taken > asked.taken / 2 {
             let shorter = with_one_more_per(terms.hold, self.pause);
             if shorter < SHORTEST_PAUSE { Span::ZERO } else { shorter }
@@ -284,7 +284,7 @@ impl Holding {
         self.expire(terms, now);
     }
 
-    /// The call got no answer within [`Terms::reply`], or an error. Units that the server may have handed out
+    /// The call got no answer within [`Terms::reply`], or an error. Units that the server may have granted
     /// are not spent. The client pauses as after a call that got no units.
     pub fn lost(&mut self, terms: &Terms, now: Instant) {
         self.answered(terms, now, 0, None, None);
@@ -364,8 +364,8 @@ impl Holding {
     /// Makes room for one more batch, by spending two as one.
     fn merge(&mut self) {
         let (Some(older), Some(younger)) = (self.current, self.next) else { return };
-        // As old as the older one, with the earlier end, and with the smaller allowance for units that come
-        // back: none of them increases.
+        // It has the age of the older one, the earlier end, and the smaller allowance for units that come
+        // back, so none of these becomes larger.
         let left = older.left.saturating_add(younger.left);
         self.current =
             Some(Batch { left, taken: younger.taken, ends: older.ends.min(younger.ends), ..older });

@@ -10,9 +10,9 @@
 //! refused until so many have ended that alive < limit, otherwise
 //! ```
 //!
-//! So the place of a crashed holder becomes free exactly when its lease ends, and not before. This protects
-//! the limiter, not the holder: a holder that keeps working after its lease has ended works at the same time
-//! as its successor. Renew in time, or take a lease longer than the work.
+//! So the place of a crashed holder becomes free exactly when its lease ends. The lease does not stop a
+//! holder: if it keeps working after its lease has ended, it works at the same time as its successor. Renew
+//! in time, or take a lease longer than the work.
 //!
 //! Entries whose lease has ended are not counted. The next admitted call removes them, and the key expires
 //! with the last lease. When the limit is lowered, present holders keep their places.
@@ -46,9 +46,9 @@ pub const FOREIGN: Error = Error::Foreign { expected: EXPECTED };
 
 /// How far a lease's end may lie from the clock when the key's expiry does not confirm it.
 ///
-/// Ten years leave room for ended leases that are still there, for clocks that disagree, and for a key that
-/// has lost its expiry. They leave no room for scores of a game, for times in seconds, milliseconds or
-/// nanoseconds, and hardly any for positions of `GEOADD`, which are numbers of 52 bits.
+/// Ten years include ended leases that were not removed, clocks that disagree, and keys that have lost their
+/// expiry. They exclude scores of a game, times in seconds, milliseconds or nanoseconds, and nearly all
+/// positions of `GEOADD`, which are numbers of 52 bits.
 const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap();
 
 /// A limit: the number of places.
@@ -63,7 +63,7 @@ pub struct Lease {
     unit: Unit,
 }
 
-/// The state as a caller sees it: all leases, and its own.
+/// The state for a caller: all leases, and its own.
 #[derive(Debug)]
 pub struct Places<'a, T: ?Sized> {
     /// The ends of all leases, ended ones among them.

@@ -34,7 +34,7 @@ pub trait Limiter {
         quantity: i64,
     ) -> Result<Decision<Self::State>, Error>;
 
-    /// The verdict of [`take`](Self::take), with the numbers of the state as it is.
+    /// The verdict of [`take`](Self::take), with the numbers of the present state.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -56,7 +56,7 @@ pub trait Limiter {
         Ok(quantity.unsigned_abs())
     }
 
-    /// The state after clients have taken what they wait for, with the sum of their costs.
+    /// The state after clients have taken units with this sum of costs.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -186,7 +186,7 @@ pub fn peek_behind<L: Limiter>(
 fn without_room(own: Answer) -> Answer {
     let verdict = match own.verdict {
         Verdict::Never => Verdict::Never,
-        // It takes as much as fits, and wants nothing.
+        // A call with quantity 0 that takes as much as fits.
         Verdict::Admitted if own.taken == Some(0) => Verdict::Admitted,
         _ => Verdict::Later(Span::MAX),
     };

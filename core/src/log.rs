@@ -1,7 +1,7 @@
 //! The sliding-window log: an entry for every unit admitted, and never more than `limit` of them in any
 //! `period`.
 //!
-//! An entry made at `t` counts until `t + period`, that instant excluded. To take `quantity` units at the
+//! An entry made at `t` counts before `t + period`, but not at that instant. To take `quantity` units at the
 //! instant `now`:
 //!
 //! ```text
@@ -11,26 +11,26 @@
 //! ```
 //!
 //! Why that is exact: take any window of time that is `period` long, and the last entry made in it, at `now`.
-//! When it was made, everything else in the window was alive, since nothing in it is older than
-//! `now - period`; and all of it together was at most `limit`. The argument only needs entries made at the
-//! instant of their call. So it also holds for a log with entries in the future, which a failover to a server
-//! whose clock is behind can cause: they count like all others, and leave when their time has come.
+//! When it was made, all other entries in the window counted, because none is older than `now - period`; and
+//! together they were at most `limit`. The argument only needs entries made at the instant of their call. So
+//! it also holds for a log with entries in the future, which a failover to a server whose clock is behind can
+//! cause: they count like all others, and leave when their time has come.
 //!
-//! A call that settles what an earlier one took is the exception: it adds entries above the limit if it must,
-//! or removes the newest. It never removes an entry that no longer counts, because that was not taken in this
-//! period. If it says how old the earlier call is, it removes only entries that are at least as old. They may
-//! belong to other calls, because entries do not say whose they are. The limit holds nevertheless: for each
-//! entry that should have been removed and stays, one is removed that would have left before it, or at the
-//! same time.
+//! A settlement is the exception: it adds entries above the limit if necessary, or removes the newest
+//! entries. It never removes an entry that no longer counts, because that entry was not taken in this period.
+//! If it has the age of the earlier call, it removes only entries that are at least as old. They may belong
+//! to other calls, because entries do not name their calls. The limit holds nevertheless: for each entry that
+//! should have been removed and remains, an entry is removed that would have left before it, or at the same
+//! time.
 //!
-//! The price is memory: an entry per unit, up to `limit` of them. A refused call adds none. Admitted calls
-//! remove the entries that have left, a bounded number each, and the key's expiry removes all of them.
+//! The log needs memory for an entry per unit, up to `limit` entries. A refused call adds none. Admitted
+//! calls remove entries that have left, a bounded number each, and the key's expiry removes all of them.
 //!
 //! # Names
 //! Every entry is a separate member, so it needs a name: `<score>-<k>`, where k counts the entries with one
 //! score. The name shows that a sorted set is a log and not one of [leases](crate::lease), whose names the
-//! callers choose. A set that something else has written can be taken over as a log, whatever its names, as
-//! long as its entries lie in the past: a lease that counts ends in the future.
+//! callers choose. A set that another program has written can be taken over as a log, whatever its names, if
+//! its entries lie in the past, because leases that count end in the future.
 //!
 //! Source: the sliding-window log of the articles on rate limiting, `ZREMRANGEBYSCORE`, `ZCARD`, `ZADD` on a
 //! sorted set, in the variant that counts before it writes.
@@ -153,13 +153,13 @@ impl Limit {
     }
 }
 
-/// How old entries may be that were written by something else.
+/// The largest age of entries that another program has written.
 ///
-/// Ten years leave no room for scores of a game, for times in seconds, milliseconds or nanoseconds.
+/// Ten years exclude scores of a game, and times in seconds, milliseconds or nanoseconds.
 const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap();
 
-/// Whether entries without the names of a log's can be a log that something else has written, by the earliest
-/// and the latest: none lies ahead of `now`, and none is older than ten years.
+/// Whether entries with other names can be a log that another program has written: the latest does not lie
+/// ahead of `now`, and the earliest is not older than ten years.
 pub fn may_be([first, last]: [Instant; 2], now: Instant) -> bool {
     last <= now && now.since(first) <= STRAY
 }
@@ -390,7 +390,7 @@ pub fn peek_behind<T: Timeline + ?Sized>(
 ) -> Result<Answer, T::Error> {
     peek(state, limit, now, quantity)?;
     let view = View::new(state, limit, now)?;
-    // All of them together may want more than a single call may take.
+    // Their sum may be larger than the quantity of a single call may be.
     behind_units(units, quantity, |wanted| Ok(view.answer(view.verdict(wanted.unsigned_abs())?)))
 }
 

@@ -1,15 +1,15 @@
 //! Merged calls: calls of several callers for one key that are sent as a single call.
 //!
-//! While a call for a key is on its way, further callers of the same process line up in a *row*. Then one
-//! call, `... SATURATE` for the sum of their quantities, is sent for them. What it takes is granted in the
-//! order of the row, and each caller gets the answer that its own call would have got at its place. The
-//! process holds no unit at any time. [`tail`] says which callers can go as one call, and [`Grants`] computes
-//! the answers.
+//! While a call for a key is on its way, further callers of the same process form a *row*. Then one call,
+//! `... SATURATE` for the sum of their quantities, is sent for them. The units that it takes are granted in
+//! the order of the row, and each caller gets the answer that its own call would have got at its place. The
+//! process holds no unit at any time. [`tail`] returns the callers that can be sent as one call, and
+//! [`Grants`] computes the answers.
 //!
 //! # Which callers
 //! One after the other, all or nothing, callers for `q1, q2, ...` leave units behind if none of the rest is
-//! small enough for them. A call with SATURATE leaves none. So the two take the same, whatever is available,
-//! exactly if the row is *complete*:
+//! small enough for them. A call with SATURATE leaves none. So both take the same number of available units
+//! if and only if the row is *complete*:
 //!
 //! ```text
 //! each quantity is at most one more than the sum of the quantities behind it in the row
@@ -23,10 +23,10 @@
 //! behind it; it is sent by itself otherwise.
 //!
 //! # Which limits
-//! Those whose reply determines the reply after fewer units: GCRA, funnels and buckets, where each unit adds
-//! one emission interval to `reset_after`, and fixed windows, which end when they end. The replies of sliding
-//! windows and logs depend on more than a reply says, and each unit of a total can move the expiry of its
-//! key, so their calls are sent one by one.
+//! Calls can be merged if a reply determines the reply after fewer units: for GCRA, funnels and buckets,
+//! where each unit adds one emission interval to `reset_after`, and for fixed windows, whose end does not
+//! depend on the units. The replies of sliding windows and logs depend on more than a reply says, and each
+//! unit of a total can move the expiry of its key, so their calls are sent one by one.
 //!
 //! # What differs from calls of their own
 //! All callers of a row are decided at the same instant. Beyond that:
@@ -42,33 +42,33 @@
 //!
 //! # Mixes of several limiters
 //! `CL.MTAKE` takes from all limiters or from none, and has no SATURATE: a call for a sum that does not fit
-//! takes nothing. But each row of its reply says what `remaining` there is. So the callers of a mix (the
-//! same keys and limits in the same order) stand in one [`Line`], and a reply decides, in the order of the
-//! line, all that came before its call was sent:
+//! takes nothing. But each row of its reply says what `remaining` there is. So the callers of a mix (the same
+//! keys and limits in the same order) are in one [`Line`], and a reply decides, in the order of the line, all
+//! callers that came before its call was sent:
 //!
 //! - If the call was admitted, so are the callers that it was for.
-//! - A caller behind them that fits what remains, less what those before it get, is *next*: the following
-//!   call is for the sum of these. Newer callers take part in it while they fit.
-//! - A caller that does not fit is refused behind those that are next. It is told when their call is
-//!   admitted. If it is not, because somebody else has taken the units, that reply decides all of them
-//!   again.
+//! - A caller behind them is *next* if its quantities fit what remains after the callers before it: the
+//!   following call is for the sum of these callers, and of newer callers while they fit.
+//! - A caller that does not fit is refused behind those that are next. It gets its refusal when their call is
+//!   admitted. If that call is refused, because another process has taken the units, its reply decides all of
+//!   them again.
 //!
 //! So every refusal is that of a call of its own at the instant of the reply, at the caller's place, and
 //! every admission is the server's. There is at most one call at a time; without calls of others, a caller
 //! takes part in at most two, or three if a fixed window was not open, whose end only an admitted call can
-//! tell. A caller that fitted twice, and not any more when its call arrived, goes by itself.
+//! tell. A caller whose call was refused twice in this way sends a call of its own.
 //!
-//! What differs from calls of their own, beyond what is said above: those that are next take their units
-//! one round trip after the reply that decided them, so what others do between the two comes before it, and
-//! a refusal is one round trip old when it is told. No client can do better: a sum that is all or nothing
-//! must be known before it is sent, and units may become available while it travels. If one does, and a
-//! caller behind the sum wants it, then that caller was refused although its own call, a moment later,
-//! would not have been; and with a larger sum, all would have been refused if it had not come.
+//! What differs from calls of their own, beyond what is said above: those that are next take their units one
+//! round trip after the reply that decided them, so what others do between the two comes before it, and a
+//! refusal is one round trip old when it is told. No client can avoid this: a sum that is all or nothing must
+//! be known before it is sent, and a unit may become available after that. Then a caller behind the sum was
+//! refused, although its own call, a moment later, would have been admitted. With a larger sum, all callers
+//! would have been refused if that unit had not become available.
 //!
-//! Only limits that can be merged by themselves can be merged in a mix, and only quantities of at least 1:
-//! a call for 0 tells of debts, which `remaining` does not. A place has a holder of its own; a limiter in
-//! shadow takes all or nothing of a sum; pools in order divide a sum otherwise than one call after the
-//! other; a hold, and a reply that is stored for repetitions, belong to one caller.
+//! Only limits that can be merged separately can be merged in a mix, and only quantities of at least 1,
+//! because a call for 0 reports debts, which `remaining` does not. A place has a holder of its own; a limiter
+//! in shadow takes all or nothing of a sum; pools in order divide a sum differently from separate calls; a
+//! hold, and a reply that is stored for repetitions, belong to one caller.
 //!
 //! Source: `CL.THROTTLE ... SATURATE`; the rule for complete rows is that of complete sequences of numbers
 //! (Brown, "Note on complete sequences of integers", 1961).
@@ -89,7 +89,7 @@ pub enum Limit {
     Counted(i64),
 }
 
-/// What the reply to a call says of one limiter.
+/// One limiter in the reply to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The units taken.
@@ -105,8 +105,8 @@ pub struct Reply {
 /// Returns how many callers at the end of a row can be sent as one call: at least one, unless the row is
 /// empty.
 ///
-/// `quantities` are those of the row, from its end to its beginning; `None` is a caller that goes alone, such
-/// as one that takes nothing or more than the limit.
+/// `quantities` are those of the row, from its end to its beginning; `None` is a caller that sends its own
+/// call, such as a caller that takes nothing or more than the limit.
 ///
 /// Cost: O(callers), no allocation.
 ///
@@ -267,13 +267,13 @@ pub struct Line<C> {
 #[derive(Debug)]
 struct Waiting<C> {
     caller: C,
-    /// Whether it came before the call was sent of which the last reply tells.
+    /// Whether it came before the call of the last reply was sent.
     is_decided: bool,
-    /// How many calls for it and others were refused.
+    /// The number of calls for it and others that were refused.
     refused: u8,
 }
 
-/// What follows from the replies so far.
+/// The conclusions from the replies so far.
 #[derive(Debug)]
 pub struct Next<C> {
     /// The quantities of the next call. Without any, there is no call.
@@ -295,7 +295,7 @@ impl<C: AsRef<[i64]>> Line<C> {
         self.waiting.push(Waiting { caller, is_decided: false, refused: 0 });
     }
 
-    /// Removes the callers that no call on its way is for, and that `stays` does not keep.
+    /// Removes the callers that are not in the call on its way, and that `stays` does not keep.
     pub fn retain(&mut self, mut stays: impl FnMut(&C) -> bool) {
         self.waiting.retain(|waiting| stays(&waiting.caller));
     }
@@ -403,7 +403,8 @@ impl<C: AsRef<[i64]>> Line<C> {
         }
     }
 
-    /// The rows of a caller that is refused, if the last reply is not older than the caller and tells them.
+    /// The rows of a caller that is refused, if they follow from a last reply that is not older than the
+    /// caller.
     fn refusal(&self, caller: &Waiting<C>) -> Option<Vec<Answer>> {
         if !caller.is_decided || !self.places.iter().all(Place::knows_waits) {
             return None;

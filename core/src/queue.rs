@@ -1,7 +1,7 @@
 //! The queue of the clients that wait for one GCRA limiter, first come, first served.
 //!
 //! Every call that acts has a *place* on the timeline: an interval as long as its *cost* (`T * quantity`, the
-//! time that serving a quantity takes). Two rules make the limit hold, whatever else happens:
+//! time that serving a quantity takes). The limit holds because of two rules:
 //!
 //! 1. No two places overlap.
 //! 2. A place ends at most the tolerance `D` after its call acts, and does not begin before the call acts.
@@ -11,23 +11,23 @@
 //! TAT is the end of the last place, so a call that acts at once gets the place behind it, and [`throttle`]
 //! checks the second rule.
 //!
-//! A client that waits has no place until its turn, so a client that leaves has nothing to give back and
-//! those behind it move up. Its turn has come when [`throttle`] admits it to the next place. Three kinds of
+//! A client that waits has no place until its turn. So if it leaves, it has nothing to give back, and the
+//! clients behind it move up. Its turn has come when [`throttle`] admits it to the next place. Three kinds of
 //! calls come while it waits:
 //!
-//! - A *booking* receives a later time, at which it acts whatever happens to the waiters. Its place is behind
-//!   theirs, so it stores their costs in the key together with its own: a *room* on the timeline, right
-//!   before the booking. The waiters before the booking take their places from there, and nothing is written
-//!   then. So the key has the right state even if the queue is lost.
-//! - A call by a larger limit acts at once. To it, the costs of all waiters count as taken, and it does not
-//!   delay them: it *moves* back when they are served.
+//! - A *booking* receives a later time, at which it acts in any case. Its place is behind theirs, so it
+//!   stores their costs in the key together with its own: a *room* on the timeline, right before the booking.
+//!   The waiters before the booking take their places from there, and nothing is written then. So the key has
+//!   the right state even if the queue is lost.
+//! - A call by a larger limit acts at once. For this call, the costs of all waiters count as taken, and it
+//!   does not delay them: it *moves* back when they are served.
 //! - A charge takes before all waiters except those in a room, because the bookings behind them cannot move.
 //!
-//! Time that passes over a room is lost, because a place must not begin before its call acts. When too little
-//! of a room is left for the first waiter (the timer was late, the process stood still, a pause lasts
-//! longer), the rest of the room is given up and the waiter takes the next one, or a place behind everything.
-//! There is one allowance: without any burst, a place begins at the very instant of its turn, and no timer is
-//! that exact. So a place in a room may begin before its call acts by a tenth of a unit's cost
+//! The part of a room that lies in the past is lost, because a place must not begin before its call acts. If
+//! too little of a room is left for the first waiter (the timer was late, the process was frozen, a pause
+//! lasts longer), the rest of the room is given up and the waiter takes the next room, or a place behind
+//! everything. There is one tolerance: without any burst, a place begins at the very instant of its turn, and
+//! no timer is that exact. So a place in a room may begin before its call acts by a tenth of a unit's cost
 //! ([`Limit::lateness`]). It adds a tenth of a unit to the bound, once for all waiters, because places do not
 //! overlap nevertheless.
 //!
@@ -59,8 +59,7 @@ pub struct Queue {
     booked: VecDeque<Booked>,
     /// The costs of the waiters behind the last booking, while there are bookings.
     unbooked: Span,
-    /// Whether a room has become smaller than it was made, so that some waiters before a booking may have no
-    /// place in it.
+    /// Whether a room has become smaller, so that some waiters before a booking may have no place in it.
     short: bool,
     /// The calls by larger limits that move back when the waiters before them are served. They are behind all
     /// bookings.
@@ -183,14 +182,14 @@ impl Queue {
         }
     }
 
-    /// Takes the first waiter out of the queue, whatever the limiter answers.
+    /// Removes the first waiter from the queue without a decision.
     pub fn dismiss(&mut self) -> Option<Ticket> {
         let first = self.first()?;
         self.leave(first);
         Some(first)
     }
 
-    /// The time until somebody's turn comes, unless the state changes; `None` when the queue is empty.
+    /// The time until the next turn, unless the state changes; `None` when the queue is empty.
     ///
     /// Cost: O(log n), and the bookings that the first waiter has missed.
     pub fn next_turn(&mut self, state: Option<Tat>, now: Instant) -> Option<Span> {
@@ -225,8 +224,8 @@ impl Queue {
         }
     }
 
-    /// The state for a call that does not wait: to it, the costs of all waiters count as taken. If the call
-    /// takes anything, [`took`](Self::took) must be called.
+    /// The state for a call that does not wait: the costs of all waiters count as taken. If the call takes
+    /// anything, [`took`](Self::took) must be called.
     ///
     /// Cost: as [`next_turn`](Self::next_turn).
     ///
@@ -524,8 +523,8 @@ impl Queue {
 
     /// The longest remaining wait in the queue: a client that joins it does not wait less.
     ///
-    /// Zero when all wait by its own limit. Then it waits longest of all, by the key and the queue alone, and
-    /// there is nothing to look up.
+    /// Zero if all clients wait by its own limit, because it then waits longest of all, which follows from
+    /// the key and the queue.
     fn last_turn(&self, limit: &Limit, now: Instant) -> Span {
         if self.shared == Some(*limit) {
             return Span::ZERO;

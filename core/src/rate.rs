@@ -32,9 +32,9 @@ use crate::args::{QUANTITY, Range};
 use crate::error::Error;
 use crate::time::{Span, Unit};
 
-/// The number of a limit that says how many units a period brings.
+/// The number of units that become available in a period.
 pub const COUNT: Range = Range { name: "count", min: 1, max: i64::MAX };
-/// The number of a limit that says how long the period is, in the unit of the call.
+/// The length of the period, in the unit of the call.
 pub const PERIOD: Range = Range { name: "period", min: 1, max: i64::MAX };
 
 /// `count` units per `period`, one every *emission interval* `T = period / count`.

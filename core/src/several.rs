@@ -4,9 +4,8 @@
 //! The arguments are `key limiter [key limiter ...] [options]`. A limiter is the word for its kind and the
 //! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW`, or
 //! `RESET` and a time, may precede it. An argument after a complete limiter is a key when a limiter follows
-//! it; else it is `ELSE` or `SPILL` before the next key of a [chain](crate::chain), or begins the options.
-//! So the arguments are unambiguous whatever the keys are called, and the keys are found without parsing a
-//! number.
+//! it; else it is `ELSE` or `SPILL` before the next key of a [chain](crate::chain), or begins the options. So
+//! the arguments are unambiguous for all names of keys, and the keys are found without parsing a number.
 
 use core::ops;
 
@@ -67,11 +66,11 @@ pub const SPILL: &[u8] = b"SPILL";
 /// How a limiter is joined to the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// It is not: it stands by itself, or begins a chain.
+    /// It is not joined: it is outside of chains, or begins a chain.
     None,
     /// `ELSE`: it begins the next pool of a chain.
     Else,
-    /// `SPILL`: it is of the same pool.
+    /// `SPILL`: it belongs to the same pool.
     Spill,
 }
 
@@ -129,8 +128,8 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         last.and_then(Unit::parse).unwrap_or_default()
     }
 
-    /// The positions of the keys of `ONCE` and `HOLD`, which are among the options after all limiters, as
-    /// they stand. The call accepts the options that are `known`.
+    /// The positions of the keys of `ONCE` and `HOLD` among the options after all limiters, in their order.
+    /// The call accepts the options that are `known`.
     ///
     /// None where the options are wrong.
     pub fn option_keys(&self, known: &[Keyword]) -> impl Iterator<Item = usize> + use<W> {
@@ -145,7 +144,7 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         keys.into_iter().flatten().filter_map(move |key| all.at.checked_add(key))
     }
 
-    /// The unit among the options after all limiters, however they stand; the default if they are wrong.
+    /// The unit among the options after all limiters, in any order; the default if they are wrong.
     #[cold]
     pub fn unit(&self, known: &[Keyword]) -> Unit {
         let mut all = self.clone();
@@ -239,7 +238,7 @@ pub fn parse_reset(time: &[u8], unit: Unit) -> Result<Span, Error> {
     RESET.parse_span(time, unit)
 }
 
-/// Whether a word is meant as a number. No option begins like one.
+/// Whether a word is meant as a number. No option begins with a digit, a sign or a point.
 fn begins_a_number(word: &[u8]) -> bool {
     word.first().is_some_and(|first| first.is_ascii_digit() || b"+-.".contains(first))
 }
@@ -257,17 +256,17 @@ pub enum Keyword {
     Flow,
     /// `MAXLEN count`: the most clients of its flow that may wait before the call.
     MaxLen,
-    /// `HOLD key [period id]`: what the call takes is held, and what has run out comes back.
+    /// `HOLD key [period id]`: the units that the call takes are held, and units that have run out come back.
     Hold,
-    /// `HOLD key id`: the settlement of what an owner holds.
+    /// `HOLD key id`: the settlement of an owner's parts.
     HoldOf,
 }
 
 impl Keyword {
-    /// All of them, except the form that `HOLD` has in a settlement.
+    /// All options, except the form of `HOLD` in a settlement.
     pub const ALL: [Self; 6] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen, Self::Hold];
 
-    /// Those of a settlement.
+    /// The options of a settlement.
     pub const OF_SETTLEMENTS: [Self; 4] = [Self::Ago, Self::Once, Self::Flow, Self::HoldOf];
 
     fn token(self) -> &'static [u8] {
@@ -299,7 +298,7 @@ pub struct Options<'w> {
     pub weight: Option<u32>,
     /// The most clients of its flow that may wait before it.
     pub max_len: Option<u64>,
-    /// The holds that the call takes, renews, settles or carries out.
+    /// The holds that the call takes, renews, settles or brings back.
     pub hold: Option<Hold<'w>>,
 }
 
@@ -310,7 +309,7 @@ pub struct Hold<'w> {
     pub key: usize,
     /// The owner; `None` for a call that holds nothing.
     pub id: Option<&'w [u8]>,
-    /// For how long the owner holds what it takes; `None` for a settlement.
+    /// The time for which the owner holds the units; `None` for a settlement.
     pub period: Option<Span>,
 }
 
@@ -537,7 +536,7 @@ pub fn combined(one: Verdict, other: Verdict) -> Verdict {
 /// The answer of one limiter of the call, or of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What its own command would answer.
+    /// The answer of its own command.
     pub answer: Answer,
     /// Its part in the call.
     pub role: Role,
@@ -626,7 +625,7 @@ fn combine_with_chains(rows: &[Row]) -> Option<Answer> {
     Some(Answer { taken: rows.first().and_then(|row| row.answer.taken).map(|_| 0), ..combine(counted)? })
 }
 
-/// The answer of a chain with this verdict, by the rows of its limiters, each with its [`Join`].
+/// The answer of a chain with this verdict, from the rows of its limiters, each with its [`Join`].
 ///
 /// `remaining` and `limit` are what it can give now and if nothing is taken: the largest of its pools, and
 /// the sum for limiters that are joined to one pool. `reset_after` is the longest.

@@ -2,11 +2,11 @@
 //!
 //! The algorithm is Filtered Space-Saving, from N. Homem and J. P. Carvalho, "Finding top-k elements in data
 //! streams", Information Sciences 180 (2010). It keeps a fixed number of rows, each with a key and a count,
-//! and a larger number of cells, each with a count for all keys of one hash that have no row. A key with a
-//! row counts there. A key without one counts in its cell, until the cell has reached the smallest count of
-//! all rows: then the key takes that row over, continues from the cell's count, and records it as the most by
-//! which its own count may be too high. The key that loses the row leaves its count in its own cell. From
-//! this follow, for n refusals and k rows:
+//! and a larger number of cells, each with a count for all keys of one hash that have no row. A refusal of a
+//! key with a row is counted in the row, and of any other key in its cell, until the cell has reached the
+//! smallest count of all rows. Then the key takes that row over, continues from the cell's count, and records
+//! it as the most by which its own count may be too high. The key that loses the row leaves its count in its
+//! own cell. From this follow, for n refusals and k rows:
 //!
 //! - a row's count is never too low, and too high by no more than its error: a cell counts at least each of
 //!   its keys;
@@ -14,10 +14,10 @@
 //!   row;
 //! - a key with more than n / k refusals has a row, whatever the order in which they came.
 //!
-//! So traffic that never repeats a key reduces only the precision of rare keys. The number reported is the
-//! count less its error: there were at least as many refusals, and at most as many more as the error. The
-//! cells make such traffic cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT
-//! 2005, with the same guarantees) each new key would take a row over.
+//! So keys that are refused only once reduce only the precision of rare keys. The reported number is the
+//! count less its error: the true number is at least that, and at most the count. The cells make such traffic
+//! cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT 2005, with the same
+//! guarantees) each new key would take a row over.
 //!
 //! The counts are sorted in ascending order, so that the smallest is the first. A count that rises by one
 //! moves to the end of the counts that it was equal to: a binary search and one swap. All rows exist from the
@@ -27,9 +27,9 @@
 //! There are crates for this. The only one in wide use, topk 0.7, takes keys by value, so that each refusal
 //! would allocate one, and has no field for the instant.
 //!
-//! Keys are told apart by a hash of 64 bits, with a seed so that nobody outside knows which keys share one.
-//! The chance that two of a million keys do is about one in 37 million. So the bytes of a key need not be
-//! kept, and of a long key only the beginning is.
+//! Keys are distinguished by a hash of 64 bits, with a seed so that clients cannot find keys with the same
+//! hash. The chance that two of a million keys have the same hash is about one in 37 million. So the table
+//! keeps only the beginning of a long key.
 
 use core::cmp::Reverse;
 use core::fmt::Write;
@@ -40,7 +40,7 @@ use foldhash::{fast, quality};
 
 use crate::Instant;
 
-/// How many bytes of a key are kept to be shown.
+/// The number of bytes of a key that are kept for display.
 pub const KEPT: usize = 128;
 
 /// How many cells there are for each row. When no key repeats, one refusal in `CELLS + 1` takes a row over.

@@ -137,12 +137,12 @@ impl Limit {
         weight.unwrap_or(count)
     }
 
-    /// How long the present window lasts at least, after a call that was admitted and has taken units: from
-    /// the `remaining` and the `reset_after` of its answer.
+    /// The time for which the present window lasts at least, after an admitted call that has taken units,
+    /// from the `remaining` and the `reset_after` of its answer.
     ///
-    /// What was taken in the window weighs nothing at `reset_after`. The more it is, the later after the end
-    /// of the window that is. It is at most all that counts, so the result is exact if nothing is left of the
-    /// window before.
+    /// At `reset_after`, the units of the window weigh nothing any more, and the more units, the later after
+    /// the end of the window that is. They are at most all units that count, so the result is exact if the
+    /// window before has no weight.
     pub fn lasts(&self, remaining: i64, reset_after: Span) -> Span {
         let used = self.most.saturating_sub(remaining).max(1);
         reset_after.saturating_sub(self.faded(used, 0))
@@ -239,7 +239,7 @@ impl Sliding {
         read().ok_or(Error::Foreign { expected: Self::EXPECTED })
     }
 
-    /// The end of the last window in which any of it counts, an instant that stays the same until a window
+    /// The end of the last window in which its counts matter, an instant that stays the same until a window
     /// opens; [`Instant::MAX`] if that is later, which [`take`] prevents.
     pub fn gone_at(&self, limit: &Limit) -> Instant {
         self.end(limit).and_then(|end| self.counts_until(limit, end)).unwrap_or(Instant::MAX)
@@ -408,8 +408,8 @@ pub fn saturate(
 
 /// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
-/// A positive difference is taken, above the limit if need be. A negative one is given back from the present
-/// window only, at most what it has admitted; 0 changes nothing. If nothing counts after giving back,
+/// A positive difference is taken, above the limit if necessary. A negative one is given back from the
+/// present window only, at most what it has admitted; 0 changes nothing. If nothing counts after giving back,
 /// there is no state. If the caller says when the units were `taken`, a window that has begun since gets
 /// nothing back. The answer describes the state after the call: limited while the estimate is above the
 /// limit, with the wait for one unit.

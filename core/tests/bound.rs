@@ -1,4 +1,4 @@
-//! However units are taken, settled and waited for, no more are used than the limit allows.
+//! Whatever calls take, settle and wait for, no more units are used than the limit allows.
 
 #![allow(
     clippy::restriction,
@@ -37,7 +37,7 @@ enum Resets {
     Always,
 }
 
-/// What happens next, after a time.
+/// The next event, after a time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A call takes this many units, while clients wait for others that come before it, and then leave.

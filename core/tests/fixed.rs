@@ -423,7 +423,7 @@ proptest! {
     }
 }
 
-/// A window that ends at an instant is not one of the calendar: neither `UTC` nor `FROM` goes with it.
+/// A window that ends at an instant is not a calendar window: it has neither `UTC` nor `FROM`.
 #[test]
 fn an_instant_goes_without_the_options_of_the_calendar() {
     let until = Window::Until(b"1700000001");

@@ -69,8 +69,7 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     })
 }
 
-/// A length of time that has to do with a limit: some of its intervals, give or take a nanosecond, or any
-/// other.
+/// A length of time for a limit: a number of its intervals, plus or minus a nanosecond, or any other length.
 #[derive(Clone, Copy, Debug)]
 enum Length {
     Intervals(i64, i64),
@@ -422,8 +421,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The contract's formula, with nothing to overflow, decides the same; where it leaves 63 bits there is
-    /// an error.
+    /// The contract's formula, in numbers that cannot overflow, makes the same decisions; results above 63
+    /// bits are errors.
     #[test]
     fn extremes_are_decided_by_the_contract_or_are_errors(
         (max_burst, count, period) in prop_oneof![

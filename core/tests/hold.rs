@@ -1,4 +1,4 @@
-//! Holds: the life of a part by tables, random histories of owners against a ledger, and the members.
+//! Holds: tables of a part's changes, random histories of owners against a ledger, and the members.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
@@ -121,7 +121,7 @@ impl Server {
     }
 }
 
-/// What an owner does after some time.
+/// The action of an owner after some time.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Take(i64),

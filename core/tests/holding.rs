@@ -950,7 +950,8 @@ fn the_next_batch_is_asked_for_when_half_is_used() {
     }
 }
 
-/// For a third batch, two are spent as one: as old as the older one, with the allowance of the younger one.
+/// When a third batch comes, two are merged: the result has the age of the older one and the allowance of the
+/// younger one.
 #[test]
 fn two_batches_make_room_for_a_third() {
     let terms = terms();

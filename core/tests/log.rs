@@ -517,7 +517,7 @@ fn behind_clients_that_want_more_than_one_call_may_a_call_is_refused_and_is_no_e
         let answer = peek_behind(entries.as_slice(), &limit, at(now), quantity, units).unwrap();
         assert_eq!((answer.verdict, answer.remaining), (verdict, remaining), "{quantity} behind {units}");
     }
-    // The range of a quantity is as it is without them.
+    // The range of a quantity does not depend on them.
     assert!(peek_behind(entries.as_slice(), &limit, at(now), 10_001, 1).is_err());
 }
 

@@ -33,7 +33,7 @@ impl Numbers {
     }
 }
 
-/// What happens to a key. A limit is an index into the case's list.
+/// An event of a key. A limit is an index into the case's list.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Join(usize, i64),
@@ -48,7 +48,7 @@ enum Event {
     Pass(i64),
     /// Time that passes while nobody is served: a timer that is late, a server that stands still.
     Stall(i64),
-    /// The queue is gone and the state is not: a failover, a slot that moves.
+    /// The queue is lost but the state is not: a failover, or a slot that moves.
     Lost,
 }
 
@@ -887,7 +887,7 @@ fn a_booking_stores_the_costs_before_it() {
     assert_eq!(key.turns(), [(tickets[0], S), (tickets[1], 2 * S), (tickets[2], 3 * S)]);
     key.pass(3 * S);
     assert_eq!(key.state, before.state, "nothing is written for them");
-    // The queue is gone, and the key knows everything.
+    // The queue is lost, and the key has the whole state.
     let mut lost = before;
     lost.queue = Queue::default();
     assert_eq!(lost.reserve(ONE_A_SECOND, 1), Some(5 * S));

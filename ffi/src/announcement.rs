@@ -1,5 +1,5 @@
-//! Announcements: who watches or tracks a key that was written, and its keyspace events. Both are told after
-//! the last write, by the name of the key.
+//! Announcements: the notification of clients that watch or track a key that was written, and its keyspace
+//! events. Both happen after the last write, by the name of the key.
 //!
 //! The server runs other modules' code for each event, at once. That code may write to any key, delete it, or
 //! call a limiter of this very module. Redis 8.6 looks a key up when it is signalled as modified, and frees
@@ -26,7 +26,7 @@ pub enum Event {
     Del,
 }
 
-/// A change that has been made to one key, which is closed: what is to be told about it.
+/// A change that has been made to one key, which is closed now, and that is to be announced.
 #[must_use = "the change has been made, and nobody has been told"]
 #[derive(Clone, Copy)]
 pub struct Announcement<'c> {

@@ -1,8 +1,8 @@
 //! The functions of the server's module API that this module calls.
 //!
-//! The server hands them out by name when the module loads; a function that it does not know stays null. They
-//! are looked up once: without a required one, the load fails; without an optional one, the module works in
-//! another way.
+//! The server returns them by name when the module loads; a function that it does not know stays null. They
+//! are looked up once: if a required one is missing, the load fails; if an optional one is missing, the
+//! module does without it.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -35,7 +35,7 @@ macro_rules! api {
         }
 
         impl Api {
-            /// Copies the pointers that the server has just handed out.
+            /// Copies the pointers that the server has just set.
             ///
             /// The error is the name of a required function that the server lacks.
             fn resolve() -> Result<Self, &'static str> {
@@ -230,7 +230,7 @@ api! {
 
 static API: OnceLock<Api> = OnceLock::new();
 
-/// Looks the functions up, after the server has handed them out.
+/// Looks the functions up, after the server has set the pointers.
 ///
 /// The error is the name of a required function that the server lacks.
 pub fn resolve() -> Result<&'static Api, &'static str> {

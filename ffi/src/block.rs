@@ -1,4 +1,4 @@
-//! Clients that wait: the server keeps a blocked client until the module unblocks it.
+//! Clients that wait: the server blocks a client until the module unblocks it.
 //!
 //! All callbacks run on the server's main thread, one after the other, like commands.
 
@@ -43,7 +43,7 @@ impl<E> Blocked<E> {
 }
 
 impl Call<'_> {
-    /// Whether the client may be kept waiting, which a transaction or a script forbids.
+    /// Whether the client may be blocked, which is impossible in a transaction or a script.
     pub fn may_block(&self) -> bool {
         let never = raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_MULTI

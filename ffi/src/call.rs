@@ -12,7 +12,7 @@ use super::api::Api;
 use super::string::{self, text};
 use crate::error::Error;
 
-/// A call in progress. Copies stand for the same call.
+/// A call in progress. Copies refer to the same call.
 #[derive(Clone, Copy)]
 pub struct Call<'c> {
     pub(super) api: &'static Api,
@@ -162,7 +162,7 @@ impl<'c> Call<'c> {
         unsafe { (self.api.reply_with_string_buffer)(self.ctx.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
     }
 
-    /// Replies null, in place of an array.
+    /// Replies with null, in place of an array.
     pub fn reply_null(&self) {
         // SAFETY: `ctx` is this call's.
         unsafe { (self.api.reply_with_null_array)(self.ctx.as_ptr()) };
@@ -174,14 +174,14 @@ impl<'c> Call<'c> {
         unsafe { (self.api.reply_with_simple_string)(self.ctx.as_ptr(), c"OK".as_ptr()) };
     }
 
-    /// Replies an error. Its text starts with the error's code.
+    /// Replies with an error. Its text starts with the error's code.
     pub fn reply_error(&self, error: &impl Display) {
         let error = text(&error.to_string());
         // SAFETY: `ctx` is this call's; the server copies the text.
         unsafe { (self.api.reply_with_error)(self.ctx.as_ptr(), error.as_ptr()) };
     }
 
-    /// Replies the server's error for a wrong number of arguments.
+    /// Replies with the server's error for a wrong number of arguments.
     pub(super) fn reply_wrong_arity(&self) {
         // SAFETY: `ctx` is this call's.
         unsafe { (self.api.wrong_arity)(self.ctx.as_ptr()) };

@@ -1,7 +1,7 @@
 //! The module's clock: the wall clock, except that it never moves back while the process lives.
 //!
 //! `now = max(wall, anchor + monotonic time since the anchor)`. If the wall clock moves back, clients would
-//! be locked out for as long as the step; instead, this clock continues at the pace of the monotonic clock
+//! be refused for the length of the step; instead, this clock continues at the pace of the monotonic clock
 //! until the wall clock has caught up. If the wall clock moves forward, this clock follows at once. The
 //! anchor is the last reading of the wall clock, so the rule holds however often the wall clock is set.
 //!
@@ -42,10 +42,10 @@ static LEAD: AtomicU64 = AtomicU64::new(0);
 /// leads so far, and thereby the place of the next one.
 static PAST: [[AtomicU64; 2]; REMEMBERED] = [const { [const { AtomicU64::new(0) }; 2] }; REMEMBERED];
 
-/// How many leads there have been. The first one is zero.
+/// The number of leads so far. The first lead is zero.
 static LEADS: AtomicUsize = AtomicUsize::new(1);
 
-/// How many of the latest leads are remembered. Each step of the wall clock adds one.
+/// The number of latest leads that are remembered. Each step of the wall clock adds one.
 const REMEMBERED: usize = 32;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -59,9 +59,9 @@ const FRESH: u64 = 20_000;
 /// The present instant, never earlier than one returned before.
 pub fn now() -> Instant {
     let wall = read(libc::CLOCK_REALTIME);
-    // A step back makes it huge.
+    // A step back makes the difference huge.
     let elapsed = wall.wrapping_sub(LAST_WALL.load(Relaxed));
-    // A wall clock that stands still, as in a test, does not show how long ago its last reading was.
+    // If the wall clock does not advance, as in a test, it does not show the time since its last reading.
     let now = if (1..FRESH).contains(&elapsed) && !faults::has_raw_clock() {
         LAST.load(Relaxed).wrapping_add(elapsed) // far from the end of 64 bits
     } else {
@@ -74,8 +74,7 @@ pub fn now() -> Instant {
 
 /// Moves the anchor to `wall`, which has just been read.
 fn anchor_again(wall: u64) -> u64 {
-    // In this order: if the monotonic clock were read first, this clock would be ahead by the time between
-    // the two.
+    // The wall clock is read first: otherwise this clock would be ahead by the time between the two readings.
     let monotonic = read(libc::CLOCK_MONOTONIC);
     let elapsed = monotonic.saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
     let anchor = ANCHOR.load(Relaxed);

@@ -1,7 +1,7 @@
 //! The nodes of a cluster that serve its slots.
 //!
-//! A server sends its own blocked clients after a slot that another node serves. Of a module's blocked
-//! clients it knows no keys, so the module has to look where its keys are.
+//! A server redirects its own blocked clients when another node serves their slot. It does not know the keys
+//! of a module's blocked clients, so the module has to look up the nodes of these keys.
 
 use core::ops::RangeInclusive;
 
@@ -37,7 +37,7 @@ impl Call<'_> {
         let range = |index: usize| {
             let edge = |edge: usize| table.integer(&[index, edge]).and_then(|slot| u16::try_from(slot).ok());
             let is_own = table.text(&[index, 2, 2]) == Some(own);
-            // A cluster may be told to name no host, so that clients keep the one that they know.
+            // A cluster may be configured to name no host, so that clients keep the host that they use.
             let host = table.text(&[index, 2, 0]).unwrap_or_default();
             let port = table.integer(&[index, 2, 1])?;
             Some((edge(0)?..=edge(1)?, (!is_own).then(|| format!("{host}:{port}"))))
@@ -45,7 +45,7 @@ impl Call<'_> {
         let mut ranges: Vec<_> = (0..table.len(&[])).filter_map(range).collect();
         ranges.sort_unstable_by_key(|(range, _)| *range.start());
         let nodes = nodes.text(&[])?;
-        // A slot that is imported stands there as `[slot-<-node]`.
+        // A slot that is being imported appears as `[slot-<-node]`.
         let open = nodes.split('[').skip(1);
         let importing = open.filter_map(|slot| slot.split_once("-<-")?.0.parse().ok()).collect();
         let epoch = nodes.lines().find_map(|line| {
@@ -58,7 +58,7 @@ impl Call<'_> {
 
 impl Slots {
     /// The server's error for a key that this node does not serve. `None` for a key that it serves, or is
-    /// about to: a slot that it imports has clients that were sent here.
+    /// about to serve: clients of a slot that it imports were redirected here.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let at = self.ranges.partition_point(|(range, _)| *range.end() < slot);
@@ -71,8 +71,8 @@ impl Slots {
     }
 }
 
-/// The slot of a key: the CRC-16 of what stands in the key's first braces, or of all of it where there is
-/// nothing in them.
+/// The slot of a key: the CRC-16 of the text in the key's first braces, or of the whole key if there is no
+/// such text.
 ///
 /// Source: the Redis Cluster specification, which takes the variant of the CRC that XMODEM uses.
 fn slot_of(key: &[u8]) -> u16 {

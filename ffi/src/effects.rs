@@ -1,24 +1,25 @@
-//! Effects: the changes that are sent to replicas and to the AOF, and how to be certain that there are
-//! neither.
+//! Effects: the changes that are sent to replicas and to the AOF, and the condition under which neither
+//! exists.
 //!
 //! A write costs the server less than its replication. On a server with neither replicas nor AOF, the effect
-//! would be built and thrown away. No function of the server tells whether there are listeners, but the
+//! would be built and thrown away. No function of the server reports whether there are listeners, but the
 //! module can be certain that there are none:
 //!
-//! - Between commands `INFO` shows it: a primary without AOF, replicas and backlog, and without a forked
+//! - `INFO`, read between commands, shows a primary without AOF, replicas and backlog, and without a forked
 //!   child (an AOF that is switched on in a transaction takes effect at once while a rewrite is under way).
-//! - From then on, a listener cannot appear without a fork. A replica's stream begins at the snapshot that
-//!   its full synchronisation forks, and the AOF's at the rewrite that switching it on forks. A partial
-//!   synchronisation needs a backlog, which only an earlier replica leaves behind. The server notifies
-//!   modules of a fork before the next command.
-//! - Becoming a replica, the other way to a backlog, is an event as well.
+//! - After that, a listener cannot appear without a fork. A replica's stream begins at the snapshot of its
+//!   full synchronisation, and the stream of an AOF at the rewrite when it is switched on; the server forks
+//!   for both. A partial synchronisation needs a backlog, which exists only after an earlier replica. The
+//!   server notifies modules of a fork before the next command.
+//! - A backlog also appears when the server becomes a replica, which is an event as well.
 //!
 //! In a cluster it is never certain: a slot that moves to another node is one more listener, and no event
 //! reports it.
 //!
-//! So each of these events ends the certainty, and the next reading of `INFO` may restore it. While it lasts,
-//! the module gives the server the call itself as the effect. That costs next to nothing, counts as a change
-//! for the save points like every effect, and is dropped at once, because there is no listener.
+//! So each of these events ends the certainty, and the next reading of `INFO` may restore it. While the
+//! module is certain, it passes the call itself to the server as the effect. That costs almost nothing,
+//! counts as a change for the save points like every effect, and is dropped at once, because there is no
+//! listener.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -108,7 +109,7 @@ impl Call<'_> {
         }
     }
 
-    /// Replicates a command on the key `name` to listeners that there may be.
+    /// Replicates a command on the key `name` when there may be listeners.
     pub(super) fn replicate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
         let words = Strings::new(self.api, words);
         // SAFETY: the format names a string of the call, and an array of strings with its length.

@@ -1,8 +1,8 @@
 //! The server's events: the only file that subscribes to them and passes them on.
 //!
 //! A module has one callback for each server event; a second subscription silently replaces the first. So no
-//! other file subscribes. The receiver of an event decides what it means: `super::effects` for the events
-//! that say whether anything replicates, and a [`Watches`] for the events that change keys.
+//! other file subscribes. The receiver of an event interprets it: `super::effects` for the events that show
+//! whether anything replicates, and a [`Watches`] for the events that change keys.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;

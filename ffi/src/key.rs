@@ -5,10 +5,11 @@
 //! look the key up and free its value, and it runs other modules' code, which may change any key.
 //!
 //! So nothing is announced while a key is open. The compiler checks this: an open [`Key`] borrows the
-//! [`Handles`] of its call, and whatever may look keys up needs these for itself alone.
+//! [`Handles`] of its call, and every function that may look keys up borrows them mutably.
 //!
 //! A key that has expired is deleted when it is opened, and other modules may act on that event, on any key.
-//! So if a key expires while others of the call are open, these are lost: they are neither read nor closed.
+//! So if a key expires while other keys of the call are open, these are *lost*: they are neither read nor
+//! closed.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -30,7 +31,7 @@ use super::{clock, events};
 use crate::error::Error;
 use crate::faults;
 
-/// How often a call starts again at most, because another module has interfered.
+/// The maximal number of restarts of a call after another module has interfered.
 pub const ROUNDS: u32 = 16;
 
 /// The access of a command to the key that it opens.
@@ -81,14 +82,14 @@ static ARE_LOST: AtomicBool = AtomicBool::new(false);
 /// An open key. It is closed when dropped.
 pub struct Key<'k, 'c> {
     handles: PhantomData<&'k Handles>,
-    /// That of the call, at hand.
+    /// The context of the call, kept for fast access.
     pub(super) api: &'static Api,
     pub(super) call: &'k Call<'c>,
     pub(super) name: Arg<'c>,
     pub(super) access: Access,
     /// Null when a key that is opened for reading does not exist.
     pub(super) ptr: Cell<*mut RedisModuleKey>,
-    /// Where the server keeps the string's bytes, once they were read.
+    /// The address of the string's bytes in the server, once they were read.
     string: Cell<Option<(NonNull<u8>, usize)>>,
     /// The millisecond at which the key expires, once it was read.
     expiry: Cell<Option<i64>>,
@@ -195,8 +196,8 @@ impl Handles {
         Ok(Key { handles, api: call.api, call, name, access, ptr, string, expiry, fields, ahead })
     }
 
-    /// Tells those who watch or track keys of their changes, and publishes the keyspace events. Afterwards,
-    /// any key may have changed.
+    /// Notifies clients that watch or track the keys, and publishes the keyspace events. Afterwards, any key
+    /// may have changed.
     #[inline(always)]
     pub fn publish<'c>(&mut self, call: &Call, changes: impl IntoIterator<Item = Announcement<'c>>) {
         for change in changes {
@@ -420,8 +421,8 @@ impl Drop for Key<'_, '_> {
                 unsafe { string::free(self.api, value) };
             }
         }
-        // A lost key stays open, because the server reads a key's value to close it. What stays is a small
-        // struct and its name, which the server does not free: the module has no automatic memory.
+        // A lost key stays open, because the server reads a key's value to close it. A small struct and the
+        // name remain allocated, because the module does not use the server's automatic memory.
         if !Handles::are_lost() {
             // SAFETY: `ptr` is the open key, or null, which the server ignores; nothing else closes it, and
             // no other module has acted since it was opened.
@@ -461,7 +462,7 @@ impl Access {
     /// Closes a key that has expired by being opened.
     #[cold]
     fn close(call: &Call, ptr: *mut RedisModuleKey) {
-        // SAFETY: `ptr` is the open key, or null, which the server ignores. Nobody has acted since.
+        // SAFETY: `ptr` is the open key, or null, which the server ignores. No other module has acted since.
         unsafe { (call.api.close_key)(ptr) };
     }
 

@@ -2,9 +2,9 @@
 //!
 //! Every function that can be called from outside this crate is safe, whatever the server, the client or the
 //! clock does. Each file wraps one concept of the module API, in blocks of a few lines whose `SAFETY` line
-//! cites the check just made. No file knows about limiters, or anything else that is built on this crate:
-//! whatever the server calls back (a command, the end of a wait, a timer, an event, a setting, the section of
-//! `INFO`) implements a trait of this crate. The functions that load and unload the module are named in
+//! cites the check just made. No file depends on limiters, or on anything else that is built on this crate:
+//! the callbacks of the server (a command, the end of a wait, a timer, an event, a setting, the section of
+//! `INFO`) implement traits of this crate. The functions that load and unload the module are named in
 //! [`entry_points`].
 //!
 //! The files, from the lowest layer up:

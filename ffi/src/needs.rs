@@ -2,7 +2,7 @@
 //!
 //! `rename-command` in the server's configuration can remove a command. Renames are fixed when the server
 //! starts, so the commands are looked up once, when the module loads. A write that needs a missing command is
-//! an error before anything is written; otherwise a state would change here and not on replicas.
+//! an error before anything is written; otherwise a state would change here but not on replicas.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

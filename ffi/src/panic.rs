@@ -34,8 +34,8 @@ pub fn install() {
 
 /// Runs `work`. The error is the message of a panic in it.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // Everything that `work` leaves behind is dropped during unwinding, or belongs to the server, which a
-    // panic does not affect.
+    // All values of `work` are dropped during unwinding, or belong to the server, which a panic does not
+    // affect.
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         let last = LAST_PANIC.with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
         last.unwrap_or_else(|| String::from("panic"))
@@ -44,8 +44,8 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Logs a panic in `what`: at most five times at once, and once every ten seconds in the long run.
 ///
-/// A client that can cause one panic could cause a million, and fill the disk. The limiter is the module's
-/// own: the core is pure, so GCRA works here as well as for a key.
+/// A client that can cause one panic could cause a million, and fill the disk. The limit on log lines is a
+/// GCRA of the module's own core.
 pub fn report(ctx: *mut RedisModuleCtx, what: &str, panic: &str) {
     static TAT: AtomicU64 = AtomicU64::new(0);
     static LEFT_OUT: AtomicU64 = AtomicU64::new(0);

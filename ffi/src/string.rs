@@ -80,7 +80,7 @@ pub(super) fn make(api: &Api, bytes: &[u8]) -> *mut RedisModuleString {
     unsafe { (api.create_string)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Frees a string. If the server still uses it, the server keeps it until it no longer does.
+/// Frees a string. If the server still uses it, the server frees it later.
 ///
 /// # Safety
 /// `string` is valid, and the module's to free: from [`make`], or handed over by the server.

@@ -44,7 +44,7 @@ pub enum Removed {
     Below {
         /// How many are removed.
         count: u64,
-        /// How many stay above them.
+        /// The number of entries that stay above them.
         newer: u64,
         /// All of these have scores above this one.
         score: u64,
@@ -153,7 +153,7 @@ impl<'c> Key<'_, 'c> {
 
     /// Sets the scores of members with known names, adds members, removes others, and sets the expiry.
     ///
-    /// Replicas and the AOF get the same changes. A set without members is no key.
+    /// Replicas and the AOF get the same changes. The key of a set without members is deleted.
     ///
     /// Cost: O(log n) for each member.
     pub fn exchange(
@@ -260,7 +260,8 @@ impl<'c> Key<'_, 'c> {
     /// Has the server run a command that only reads the key.
     ///
     /// Outside a command the server's clock moves on, and the server may delete a key that it looks up.
-    /// There, the key is closed meanwhile, and if it expires beside other modules, all keys are lost.
+    /// There, the key is closed during the command, and if it expires while other modules are loaded, all
+    /// keys are lost.
     ///
     /// # Errors
     /// [`Error::Server`] when the server does not run the command, and [`Error::Busy`] if the key has

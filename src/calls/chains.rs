@@ -1,7 +1,7 @@
 //! Chains of limiters in a call for several: pools in order, joined by `ELSE` and `SPILL`.
 //!
 //! The decision is that of [`redis_cell_core::chain`]. A chain decides by the states before the call, and
-//! says how much each of its limiters is asked for; a limiter that is passed over keeps its state.
+//! returns the share that each of its limiters has to give; a limiter that is passed over keeps its state.
 
 use core::cell::Cell;
 
@@ -23,9 +23,9 @@ use crate::outcome::{FEW, Rows};
 pub struct Named<'c> {
     pub key: Arg<'c>,
     pub name: &'c [u8],
-    /// How it is joined to the one before it.
+    /// How the limiter is joined to the one before it.
     pub join: Join,
-    /// Whether it is of a chain.
+    /// Whether the limiter belongs to a chain.
     pub is_pool: bool,
     pub shadow: bool,
     /// The `reset_after` of the call that took the units that a settlement gives back.
@@ -34,7 +34,7 @@ pub struct Named<'c> {
 }
 
 impl Named<'_> {
-    /// Whether a word stands before its kind, as is possible outside of chains.
+    /// Whether a word precedes its kind, which is possible only outside of chains.
     fn has_prefix(&self) -> bool {
         self.shadow || self.reset_after.is_some()
     }
@@ -43,9 +43,9 @@ impl Named<'_> {
 /// Checks the limiter that was read last, and joins it to the one before it.
 ///
 /// # Errors
-/// [`Error::SYNTAX`] for a limiter that stands in no chain, and the errors of limiters that `SPILL` joins.
+/// [`Error::SYNTAX`] for a limiter that cannot be in a chain, and the errors of limiters that `SPILL` joins.
 pub fn join_last(limiters: &mut [Named], verb: Verb) -> Result<(), Error> {
-    // A client waits for its first limiter, and that one alone.
+    // A client waits for its first limiter only, which therefore cannot be in a chain.
     let is_first = verb == Verb::Wait && limiters.len() == 2;
     let [.., before, last] = limiters else { return Err(Error::SYNTAX) };
     if is_first || before.has_prefix() || last.has_prefix() {
@@ -88,7 +88,7 @@ pub fn open<'k, 'c>(
 pub struct Plan {
     /// The position of the first limiter that has a share.
     behind: usize,
-    /// One for each limiter from there on.
+    /// The shares of the limiters from that position on.
     shares: SmallVec<[Share; FEW]>,
     /// The position of the first limiter of each chain, and the verdict on it.
     verdicts: SmallVec<[(usize, Verdict); 1]>,
@@ -96,7 +96,7 @@ pub struct Plan {
     pub loaded: SmallVec<[Option<Loaded>; FEW]>,
 }
 
-/// A limiter of a chain, as the decision sees it.
+/// A limiter of a chain, as an argument of the decision.
 struct Asked<'k, 's, 'c> {
     named: &'k Named<'c>,
     at: Target<'k, 'c>,
@@ -106,8 +106,8 @@ struct Asked<'k, 's, 'c> {
     counter: Cell<Option<Loaded>>,
 }
 
-/// The state of a fixed window, and the instant at which it is decided. Reading it takes two look-ups of the
-/// server, and a chain asks several times.
+/// The state of a fixed window, and the instant at which it is decided. It is kept because reading it takes
+/// two lookups in the server, and a chain needs it several times.
 pub type Loaded = (Option<Counter>, Instant);
 
 impl Pool for Asked<'_, '_, '_> {
@@ -151,7 +151,7 @@ impl Plan {
         Self { behind: first, ..Self::default() }
     }
 
-    /// Decides a chain, or a limiter that is in none.
+    /// Decides a chain, or a limiter outside of chains.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -181,16 +181,16 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds a limiter that is in no chain, and has been decided, with the units that it gives if it admits
-    /// the call.
+    /// Adds a limiter outside of chains that has been decided, with the units that it gives if it admits the
+    /// call.
     pub fn add(&mut self, answer: Answer, units: i64) {
         let mut share = Share::of(answer);
         share.taken = Some(units).filter(|_| !answer.limited());
         self.shares.push(share);
     }
 
-    /// Plans the settlement of a chain, or of a limiter that is in none: what each of them bears of the units
-    /// used, if it bears any.
+    /// Plans the settlement of a chain, or of a limiter outside of chains: the part of the used units that is
+    /// charged to each limiter.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -248,24 +248,24 @@ impl Plan {
         }
     }
 
-    /// What is taken from the limiter at this position; `None` if it is passed over.
+    /// The units that are taken from the limiter at this position; `None` if it is passed over.
     pub fn taken(&self, at: usize) -> Option<i64> {
         self.shares.get(at).and_then(|share| share.taken)
     }
 
-    /// What the limiter at this position says of its whole quantity, with the numbers of the state before the
-    /// call.
+    /// The answer of the limiter at this position to its whole quantity, with the numbers of the state before
+    /// the call.
     pub fn answer(&self, at: usize) -> Answer {
         self.shares.get(at).map_or(NOTHING, |share| share.answer)
     }
 
-    /// Whether a limiter does not admit its share any more.
+    /// Whether a limiter no longer admits its share.
     pub fn has_lost(&self, at: usize, pending: &Pending) -> bool {
         self.taken(at).is_some() && pending.answer().limited()
     }
 
-    /// Completes the rows of a call: what each limiter says of its whole quantity, what was taken from it,
-    /// and the rows of the chains.
+    /// Completes the rows of a call: the answer of each limiter to its whole quantity, the units that were
+    /// taken from it, and the rows of the chains.
     pub fn complete(&self, limiters: &[Named], rows: &mut Rows, is_refused: bool) {
         for ((named, row), at) in limiters.iter().zip(rows.iter_mut()).zip(0..) {
             if named.is_pool {
@@ -298,7 +298,7 @@ fn add_chain(first: usize, verdict: Verdict, limiters: &[Named], rows: &mut Rows
     rows.push(Row { answer, role: Role::chain(first) });
 }
 
-/// What each limiter of a chain bears of the units that were used.
+/// The part of the used units that is charged to each limiter of a chain.
 fn settle_chain<'c>(
     first: usize,
     limiters: &[Named<'c>],
@@ -313,7 +313,7 @@ fn settle_chain<'c>(
         let held = seen.held_of(position);
         let has_place = named.limiter.releases() && named.limiter.is_held(at)?;
         holds_any |= held.is_some() || has_place;
-        // Only a settlement along a chain asks for the room of a limiter.
+        // Only the settlement of a chain needs the units that still fit in a limiter.
         let room = if named.limiter.releases() {
             0
         } else {
@@ -360,9 +360,9 @@ fn settle_chain<'c>(
 struct Charged {
     /// Its position in the chain.
     own: usize,
-    /// What the owner holds of it.
+    /// The part that the owner holds of it.
     held: Option<i64>,
-    /// What fits in it now.
+    /// The units that fit in it now.
     room: i64,
     /// Whether it is a fixed window.
     is_window: bool,
@@ -370,7 +370,7 @@ struct Charged {
     used: i64,
 }
 
-/// The verdict of two pools of which one is enough.
+/// The verdict on a call for which one of two pools is enough.
 fn sooner(one: Verdict, other: Verdict) -> Verdict {
     match (one, other) {
         (Verdict::Later(one), Verdict::Later(other)) => Verdict::Later(one.min(other)),

@@ -1,8 +1,9 @@
-//! `HOLD key period id`: the units that a call takes are held, and come back when their owner neither settles
-//! nor renews in time. [`redis_cell_core::hold`] says how.
+//! `HOLD key period id`: the units that a call takes are held, and come back if their owner neither settles
+//! nor renews in time. [`redis_cell_core::hold`] has the rules.
 //!
-//! The key of holds is read before the limiters are decided. What has run out is given back to the fixed
-//! windows on which they decide, and is written with them, so that no other call sees one without the other.
+//! The key of holds is read before the limiters are decided. Units that have run out are given back to the
+//! fixed windows before the decision, and both are written together, so that no other call sees one without
+//! the other.
 
 use core::cell::Cell;
 use std::borrow::Cow;
@@ -29,7 +30,7 @@ use crate::tally;
 pub struct Hold<'c> {
     pub key: Arg<'c>,
     pub option: several::Hold<'c>,
-    /// The difference by which a settlement has moved its first limiter.
+    /// The difference by which a settlement has changed its first limiter.
     pub moved: Cell<i64>,
 }
 
@@ -40,21 +41,21 @@ pub struct Held<'a, 'c> {
     pub limiter: &'a Limiter<'c>,
 }
 
-/// What the key of holds says of one limiter of a call.
+/// The content of the key of holds for one limiter of a call.
 struct Of<'c> {
     /// The name of its key.
     name: &'c [u8],
-    /// What the owner of the call holds.
+    /// The part that the owner of the call holds.
     own: Option<Part>,
     /// The parts that have run out.
     ended: Vec<Part>,
-    /// The instant at which the next part of anybody runs out.
+    /// The instant at which the next part of any owner runs out.
     next: Option<Instant>,
-    /// Whether anybody held something before the call.
+    /// Whether any owner held something before the call.
     is_held: bool,
 }
 
-/// The key of holds as one decision of a call sees it.
+/// The key of holds during one decision of a call.
 pub struct Seen<'k, 'h, 'c> {
     hold: &'h Hold<'c>,
     book: Book<'k, 'c>,
@@ -67,7 +68,7 @@ pub struct Seen<'k, 'h, 'c> {
     now: Instant,
 }
 
-/// What a call has taken from one limiter.
+/// The units that a call has taken from one limiter.
 #[derive(Clone, Copy)]
 pub struct Took {
     pub quantity: i64,
@@ -77,7 +78,7 @@ pub struct Took {
 }
 
 impl<'c> Hold<'c> {
-    /// Reads what the key says of the limiters.
+    /// Reads the content of the key for the limiters.
     ///
     /// # Errors
     /// The errors of [`Book`], and [`Error::Server`] when the server lacks a command that a write needs.
@@ -129,14 +130,15 @@ impl<'c> Hold<'c> {
         }
         let is_window = |held: &Held| matches!(held.limiter, Limiter::Fixed(_));
         seen.carry_out(limiters.clone().map(|held| is_window(&held).then_some(held)), &mut left)?;
-        // Parts of rates only take memory when they have ended. They are removed when units of an owner have
-        // run out, when the number of parts passes a multiple of `RATES_EACH`, and before memory is scarce.
+        // Parts of rates that have ended only take memory. They are removed when units of an owner have run
+        // out, when the number of parts passes a multiple of `RATES_EACH`, and when there are many parts.
         let parts = seen.book.parts();
         let most = parts.saturating_add(u64::try_from(seen.of.len()).unwrap_or(u64::MAX));
         let must = parts > MOST_PARTS / 2 || seen.of.iter().any(|of| !of.ended.is_empty());
         if must || self.option.period.is_some() && most / RATES_EACH > parts / RATES_EACH {
             if !must {
-                // More than calls add in between. A refusal removes none, and the next one finds them again.
+                // This is more than calls add in between. A refusal removes none, and the next call finds
+                // them again.
                 let each = usize::try_from(RATES_EACH).unwrap_or(0).saturating_add(seen.of.len());
                 left = left.min(each.saturating_mul(2));
             }
@@ -148,7 +150,7 @@ impl<'c> Hold<'c> {
 }
 
 impl<'c> Seen<'_, '_, 'c> {
-    /// Finds what has run out of these limiters of the call, at most `left` parts.
+    /// Finds parts of these limiters that have run out, at most `left` of them.
     fn carry_out<'a>(
         &mut self,
         limiters: impl Iterator<Item = Option<Held<'a, 'c>>>,
@@ -206,7 +208,7 @@ impl<'c> Seen<'_, '_, 'c> {
         }
     }
 
-    /// Settles the limiter with this index by what was used of it.
+    /// Settles the limiter with this index by its used units.
     ///
     /// # Errors
     /// Those of the limiter.
@@ -233,24 +235,25 @@ impl<'c> Seen<'_, '_, 'c> {
             return limiter.settle(at, None);
         }
         let (difference, taken) = match (own, used) {
-            // Along a chain of which something is held, a rate is charged as a window is.
+            // In a chain of which units are held, a rate is charged like a window.
             (None, Used::Share(Some(units))) => (units, None),
             _ => hold::settles_rate(own, instant_of(limiter, at.now), units.unwrap_or(0)),
         };
         limiter.with_units(difference).settle(at, taken.as_ref())
     }
 
-    /// Whether a settlement changes a limiter that is in no chain, so that its key bears what was used.
+    /// Whether a settlement changes a limiter outside of chains, so that the used units are charged to its
+    /// key.
     pub fn bears(&self, index: usize, limiter: &Limiter<'c>) -> bool {
         matches!(limiter, Limiter::Fixed(_)) || self.own(index).is_some_and(Part::is_of_rate)
     }
 
-    /// What the owner holds of the limiter with this index.
+    /// The part that the owner holds of the limiter with this index.
     pub fn held_of(&self, index: usize) -> Option<i64> {
         self.own(index).map(Part::held)
     }
 
-    /// Lets a total that is forgotten when it is idle live as long as what is held of it.
+    /// Lets a total with an idle time live as long as the parts that are held of it.
     fn prolong(
         &self,
         index: usize,
@@ -261,7 +264,7 @@ impl<'c> Seen<'_, '_, 'c> {
     ) {
         let holds = match decision.change {
             Change::Store(counter) => Some(counter),
-            // Nothing is taken, also in shadow, and what is held is renewed.
+            // Nothing is taken, not even in shadow, and the parts are renewed.
             _ => state.filter(|counter| counter.end > now && self.own(index).is_some()),
         };
         let end = self.hold.option.period.and_then(|period| self.now.checked_add(period));
@@ -278,7 +281,7 @@ impl<'c> Seen<'_, '_, 'c> {
         }
     }
 
-    /// The answer that a call that takes would get from the limiter with this index.
+    /// The answer that the limiter with this index would give to a call that takes.
     ///
     /// # Errors
     /// Those of the limiter.
@@ -288,7 +291,7 @@ impl<'c> Seen<'_, '_, 'c> {
         Ok(window.peek_on(self.restored(index, stored, now), now, at.ahead)?)
     }
 
-    /// What a refusal changes in the limiter with this index: what has run out comes back.
+    /// The change that a refusal makes to the limiter with this index: units that have run out come back.
     ///
     /// # Errors
     /// Those of the limiter.
@@ -307,7 +310,7 @@ impl<'c> Seen<'_, '_, 'c> {
         Ok(Some(pending))
     }
 
-    /// The state of a window after what has run out has come back.
+    /// The state of a window after the units that have run out have come back.
     fn restored(&self, index: usize, state: Option<Counter>, now: Instant) -> Option<Counter> {
         let Some(counter) = state.filter(|counter| now < counter.end) else { return state };
         let ended = self.of.get(index).map(|of| of.ended.as_slice()).unwrap_or_default();
@@ -322,7 +325,7 @@ impl<'c> Seen<'_, '_, 'c> {
         self.of.get(index)?.own.as_ref()
     }
 
-    /// Whether a refusal carries out what has run out: anything of a window, for which clients wait.
+    /// Whether a refusal brings units back: those of windows, because clients wait for them.
     pub fn has_run_out<'a>(&self, limiters: impl Iterator<Item = &'a Limiter<'c>>) -> bool
     where
         'c: 'a,
@@ -333,7 +336,7 @@ impl<'c> Seen<'_, '_, 'c> {
             .any(|(of, limiter)| matches!(limiter, Limiter::Fixed(_)) && !of.ended.is_empty())
     }
 
-    /// Whether the call only renews what its owner holds: it takes nothing, and the owner holds something.
+    /// Whether the call only renews the parts of its owner: it takes nothing, and the owner holds something.
     pub fn renews<'a>(&self, mut limiters: impl Iterator<Item = &'a Limiter<'c>>) -> bool
     where
         'c: 'a,
@@ -343,7 +346,7 @@ impl<'c> Seen<'_, '_, 'c> {
             && limiters.all(|limiter| limiter.releases() || limiter.units() == 0)
     }
 
-    /// The wait of a call whose `new` parts have no room, because its owner is new; `None` when there is
+    /// The wait of a call of a new owner if the key has no room for its `new` parts; `None` when there is
     /// room.
     pub fn is_full(&self, new: usize) -> Option<Span> {
         let owner = self.owner.as_ref().filter(|_| self.hold.option.period.is_some())?;
@@ -363,7 +366,7 @@ impl<'c> Seen<'_, '_, 'c> {
         self.owners().map(Owner::removed).sum()
     }
 
-    /// Whether more parts may have run out than the call carries out.
+    /// Whether more parts may have run out than the call brings back.
     pub fn has_more(&self) -> bool {
         self.of.iter().any(|of| of.next.is_some_and(|next| next <= self.now))
     }
@@ -372,8 +375,8 @@ impl<'c> Seen<'_, '_, 'c> {
         self.owner.iter().chain(self.others.values())
     }
 
-    /// The time until the next part of the limiter with this index runs out; `None` when none will, or what
-    /// is held does not come back.
+    /// The time until the next part of the limiter with this index runs out; `None` if none will, or if held
+    /// units of it do not come back.
     pub fn runs_out_in(&self, index: usize, limiter: &Limiter<'c>) -> Option<Span> {
         let next = self.of.get(index)?.next.filter(|_| matches!(limiter, Limiter::Fixed(_)))?;
         Some(next.since(self.now))
@@ -384,12 +387,12 @@ impl<'c> Seen<'_, '_, 'c> {
         self.book.parts() == 0 && self.hold.option.period.is_some()
     }
 
-    /// Writes what a refusal changes.
+    /// Writes the changes of a refusal.
     pub fn write_refused(mut self: Box<Self>) -> Option<Announcement<'c>> {
         self.save(Lasting::default())
     }
 
-    /// Writes what an admitted call or a settlement changes.
+    /// Writes the changes of an admitted call or a settlement.
     pub fn write<'a>(
         mut self: Box<Self>,
         limiters: impl Iterator<Item = Held<'a, 'c>> + Clone,
@@ -400,7 +403,7 @@ impl<'c> Seen<'_, '_, 'c> {
     {
         let Self { hold, of, owner, now, .. } = &mut *self;
         let mut lasting = Lasting::default();
-        // What others hold of a total comes back as long as the total lives.
+        // Units that other owners hold of a total come back as long as the total lives.
         for (_, took) in of.iter().zip(took).filter(|(of, _)| of.is_held) {
             if let Some(Took { origin: Origin::Total { .. }, expiry: Some(expiry), .. }) = took {
                 lasting.until = lasting.until.max(*expiry);
@@ -430,31 +433,31 @@ impl<'c> Seen<'_, '_, 'c> {
         self.save(lasting)
     }
 
-    /// Writes what all owners hold, and counts those whose units have run out.
+    /// Writes the parts of all owners, and counts the owners whose units have run out.
     fn save(&mut self, lasting: Lasting) -> Option<Announcement<'c>> {
         tally::HOLDS_RUN_OUT.add(self.owners().filter(|owner| owner.has_run_out).count());
         let Self { book, owner, others, .. } = self;
         book.write(owner.iter().chain(others.values()), lasting)
     }
 
-    /// Remembers by how much a settlement moves its first limiter.
+    /// Stores the difference by which a settlement changes its first limiter.
     pub fn remember_difference(&self, first: Option<&Limiter<'c>>) {
         let used = first.map_or(0, Limiter::units);
         self.hold.moved.set(used.saturating_sub(self.own(0).map_or(0, Part::held)));
     }
 }
 
-/// What was used of a limiter.
+/// The units of a limiter that were used.
 #[derive(Clone, Copy, Debug)]
 pub enum Used {
     /// The quantity of the call.
     All,
-    /// The share of a limiter of a chain; `None` for one that is left alone.
+    /// The share of a limiter of a chain; `None` for a limiter that does not change.
     Share(Option<i64>),
 }
 
-/// What a limiter has given to an admitted call that takes `quantity` from it, by its decision and its
-/// answer.
+/// The units that a limiter has given to an admitted call that takes `quantity` from it, by its decision and
+/// its answer.
 pub fn took(
     limiter: &Limiter,
     quantity: i64,
@@ -473,7 +476,7 @@ pub fn took(
         let expiry = counter.end.as_millis_ceil().cast_signed();
         Took { quantity, origin, expiry: Some(expiry).filter(|_| !window.limit.never_expires()) }
     } else {
-        // From a window without a state nothing is taken, and nobody looks where that is from.
+        // Nothing is taken from a window without a state, so this value is never read.
         let origin = Origin::Rate { at: instant_of(limiter, now), reset_after: answer.reset_after };
         Took { quantity, origin, expiry: None }
     })

@@ -2,7 +2,7 @@
 //!
 //! A client that has not received a reply does not know whether its call was run. It sends the call again,
 //! and gets the stored reply if there is one. The reply is written after the states of all limiters, in the
-//! same transaction, so it is there if and only if they are.
+//! same transaction, so it exists if and only if they were written.
 
 use redis_cell_core::several::{self, Columns, Row};
 use redis_cell_core::{Answer, Instant, Reply as Integers, Unit};
@@ -38,7 +38,8 @@ pub struct Once<'c> {
 
 /// The content of the key.
 pub enum Stored<'k, 'c> {
-    /// Nothing: the open key. It is in a box because nearly all calls have none, but all of them move it.
+    /// Nothing: the open key. It is in a box because nearly all calls have none, but every call moves this
+    /// value.
     Nothing(Box<Key<'k, 'c>>),
     /// The reply of an earlier call: its rows.
     Reply(Repeated),
@@ -78,7 +79,8 @@ impl<'c> Once<'c> {
         until: Instant,
     ) -> Announcement<'c> {
         let has_taken = combined.is_some_and(|combined| combined.taken.is_some());
-        // With chains, the rows that are not replied have room for the number of columns.
+        // With chains, the buffer has room for the number of columns, because the rows of chains are not
+        // replied.
         let row = if has_taken { ROW + INTEGER } else { ROW };
         let longest = rows.len().saturating_add(1).saturating_mul(row);
         let (mut few, mut many) = ([b' '; ROW * (FEW + 1)], Vec::new());
@@ -88,7 +90,7 @@ impl<'c> Once<'c> {
             many.resize(longest, b' ');
             &mut many
         };
-        // From the last digit to the first, which needs no copies.
+        // Written from the last digit to the first, which needs no copies.
         let (mut end, mut last) = (longest, ([-1; 5], 0));
         let each = rows.iter().rev().filter(|row| row.is_replied()).map(|row| &row.answer);
         for answer in each.chain(&combined) {

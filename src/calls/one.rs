@@ -53,8 +53,8 @@ pub fn take_by<'c, K: Kind<'c> + Copy>(
     Ok(Outcome::Verdict(answer, unit))
 }
 
-/// Takes while clients wait for this key or for another one. The limiter is a copy, so that on the common
-/// path it need not be in memory.
+/// Takes while clients wait for this key or for another one. The limiter is a copy, so that it can stay in
+/// registers on the common path.
 #[cold]
 #[inline(never)]
 fn beside_queues<'c, K: Kind<'c> + Copy>(

@@ -91,7 +91,7 @@ fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, E
     let flow = flow.filter(|_| !faults::has_one_flow());
     let before = waiting::waiting(call, key, flow);
     let is_full = max_len.is_some_and(|most| most <= u64::try_from(before.unwrap_or(0)).unwrap_or(u64::MAX));
-    // Also where a limiter has an error by now.
+    // Even if a limiter now has an error.
     if before.is_some()
         && let Some(rows) = request.repeated(call)?
     {
@@ -101,7 +101,7 @@ fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, E
     let outcome = if before.is_none() || is_full || renews || !call.may_block() {
         request.take(call)?
     } else {
-        // The queue decides whose turn it is, so the limiters decide without it.
+        // The queue has decided whose turn it is, so the limiters ignore the waiting clients.
         request.alone(call)?
     };
     let rows = match &outcome {

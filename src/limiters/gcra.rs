@@ -41,7 +41,7 @@ impl Whole for Tat {
     }
 
     fn complete(decision: &mut Decision<Self>, at: &Target, verb: Verb) {
-        // The costs of the clients in the queue were already added to the state, so this does not fail.
+        // This does not fail, because the costs of the clients in the queue were already added to the state.
         let _ = waiting::took(&at.call, at.name, order(verb), decision, at.now);
     }
 }

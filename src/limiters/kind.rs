@@ -49,12 +49,12 @@ pub trait Kind<'c>: Sized {
     /// As [`take`](Self::take).
     fn cost(&self) -> Result<u64, Error>;
 
-    /// Whether its `reset_after` may be -1, for never.
+    /// Whether its `reset_after` may be -1, which means never.
     fn is_endless(&self) -> bool {
         false
     }
 
-    /// Whether anything taken may be given back at any time, so that no wait can be known.
+    /// Whether units may be given back at any time, so that no wait is known.
     const RELEASES: bool = false;
 
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
@@ -75,8 +75,7 @@ pub trait Kind<'c>: Sized {
     /// The form in which a change is stored.
     fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;
 
-    /// Completes the decision, which is carried out next, now that all limiters are decided. This cannot
-    /// fail.
+    /// Completes the decision after all limiters were decided and before it is carried out. This cannot fail.
     fn complete(&self, _: &mut Decision<Self::Change>, _: &Target<'_, 'c>, _: Verb) {}
 }
 

@@ -31,7 +31,7 @@ pub trait Whole: State<Limit: Limiter + Copy> {
     /// The state to be stored.
     fn stored(state: StateOf<Self>, limit: &Self::Limit) -> Self::Stored;
 
-    /// Whether the `reset_after` of this limit may be -1, for never.
+    /// Whether the `reset_after` of this limit may be -1, which means never.
     fn is_endless(_: &Self::Limit) -> bool {
         false
     }

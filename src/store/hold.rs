@@ -26,7 +26,7 @@ pub struct Book<'k, 'c> {
     parts: u64,
 }
 
-/// What an owner holds, as far as a call asks for it, and what it will hold.
+/// The parts of an owner that a call reads, before and after the call.
 pub struct Owner<'n> {
     pub id: Cow<'n, [u8]>,
     /// The score of its record.
@@ -35,7 +35,7 @@ pub struct Owner<'n> {
     record: Vec<(Cow<'n, [u8]>, Slot)>,
     /// The other parts.
     further: BTreeMap<Cow<'n, [u8]>, Slot>,
-    /// Whether it held anything before the call.
+    /// Whether the owner held anything before the call.
     pub is_known: bool,
     /// Whether units of a window have run out.
     pub has_run_out: bool,
@@ -50,12 +50,13 @@ struct Slot {
     is_named: bool,
 }
 
-/// What the ends of a limiter's key say.
+/// The content of the ends of a limiter's key.
 #[derive(Default)]
 pub struct Ends {
     /// The owners of parts that have run out.
     pub ended: Vec<Vec<u8>>,
-    /// The instant at which the next part runs out; now, if more have run out than the call carries out.
+    /// The instant at which the next part runs out; now, if more parts have run out than the call brings
+    /// back.
     pub next: Option<Instant>,
     /// Whether there are any parts.
     pub are_some: bool,
@@ -74,12 +75,12 @@ impl Ends {
     }
 }
 
-/// Until when the key has to live because of the parts that a call adds.
+/// The time until which the key has to live for the parts that a call adds.
 #[derive(Clone, Copy, Default)]
 pub struct Lasting {
-    /// The latest millisecond at which one of them can still come back.
+    /// The latest millisecond at which units of one of them can still come back.
     pub until: i64,
-    /// Whether one of them can come back at any time.
+    /// Whether units of one of them can come back at any time.
     pub always: bool,
 }
 
@@ -111,7 +112,7 @@ impl<'n> Owner<'n> {
         }
     }
 
-    /// What it holds of the limiter `key`, which the call names.
+    /// The part of the limiter `key`, which the call names.
     pub fn named(&mut self, key: &[u8]) -> Option<Part> {
         let slot = self.slot(key)?;
         slot.is_named = true;
@@ -123,7 +124,7 @@ impl<'n> Owner<'n> {
         self.slots().map(|slot| u64::from(slot.before.is_some() && slot.after.is_none())).sum()
     }
 
-    /// Replaces what it holds of the limiter `key`.
+    /// Replaces the part of the limiter `key`.
     pub fn set(&mut self, key: &'n [u8], part: Part) {
         let after = Some(part);
         if let Some(slot) = self.slot(key) {
@@ -156,8 +157,8 @@ impl<'n> Owner<'n> {
         are_some
     }
 
-    /// Removes a part that has run out, and with it those of rates in the record that have ended, for which
-    /// nobody looks.
+    /// Removes a part that has run out, and with it the parts of rates in the record that have ended, which
+    /// no call would find.
     pub fn remove_ended(&mut self, key: &[u8], now: Instant) {
         if faults::keeps_holds() {
             return;
@@ -187,7 +188,7 @@ impl<'n> Owner<'n> {
 }
 
 impl From<Part> for Slot {
-    /// A part that is there before the call.
+    /// A part that exists before the call.
     fn from(part: Part) -> Self {
         Self { before: Some(part), after: Some(part), is_named: false }
     }
@@ -218,7 +219,7 @@ impl<'k, 'c> Book<'k, 'c> {
         self.parts
     }
 
-    /// What `id` holds of the limiters `keys`, what its record has of others, and at most `unnamed` further
+    /// The parts of `id` of the limiters `keys`, the other parts in its record, and at most `unnamed` further
     /// parts.
     ///
     /// # Errors
@@ -264,7 +265,7 @@ impl<'k, 'c> Book<'k, 'c> {
         Ok(owner)
     }
 
-    /// Looks for what the owner holds of the limiter `key` outside of its record.
+    /// Looks for the owner's part of the limiter `key` outside of its record.
     pub fn find(&self, owner: &mut Owner<'_>, key: &[u8]) {
         if owner.slot(key).is_none()
             && let Some(part) = self.further(&owner.id, key)
@@ -283,7 +284,8 @@ impl<'k, 'c> Book<'k, 'c> {
         found
     }
 
-    /// What the ends of the limiter `key` say, with the owners of at most `most` parts that have run out.
+    /// The content of the ends of the limiter `key`, with the owners of at most `most` parts that have run
+    /// out.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no end of a part.
@@ -323,7 +325,7 @@ impl<'k, 'c> Book<'k, 'c> {
         if self.parts == 0 { None } else { self.key.lives_until() }
     }
 
-    /// Writes what these owners hold after the call.
+    /// Writes the parts of these owners after the call.
     pub fn write<'o>(
         &mut self,
         owners: impl Iterator<Item = &'o Owner<'o>>,
@@ -380,7 +382,7 @@ impl<'k, 'c> Book<'k, 'c> {
             gone.extend(stored.map(|_| member::UNTIL));
             match expiry {
                 Some(expiry) if expiry == until => Lives::AsBefore,
-                // PERSIST by hand. While only totals were held, no expiry was stored either.
+                // A user may have run PERSIST. While only totals were held, no expiry was stored either.
                 None if is_endless && stored.is_none() && (held.is_none() || until == 0) => Lives::AsBefore,
                 _ => Lives::Until(until),
             }

@@ -40,7 +40,7 @@ where
     })
 }
 
-/// The leases as seen by a call that requests `lease`, or none.
+/// The leases for a call that requests `lease`, or none.
 pub fn leases(lease: Option<&Lease>) -> Owner {
     Owner::Leases { lease: lease.map_or(DAY, Lease::span) }
 }

@@ -15,8 +15,8 @@ impl Save for Entries {
         let mut digits = itoa::Buffer::new();
         let score = digits.format(at).as_bytes();
         let mut members = Vec::new();
-        // A name may be taken if entries with this score were removed or named by hand. One of the next names
-        // is free: no more can be taken than there are members.
+        // A name may exist already if a user has removed or added entries with this score. One of the next
+        // names is free, because no more names than members can exist.
         let end = self.there.saturating_add(self.count).saturating_add(key.members());
         for k in self.there..end {
             if self.count == u64::try_from(members.len()).unwrap_or(u64::MAX) {

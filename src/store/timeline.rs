@@ -78,9 +78,9 @@ pub struct Scores<'k, 'c> {
 impl<'k, 'c> Scores<'k, 'c> {
     /// The sorted set under `key`, empty if the key does not exist.
     ///
-    /// The name of the latest entry tells the two kinds of limiters apart. Other names would tell nothing
-    /// more: a log that was taken over from something else has entries with other names, until one of its own
-    /// is the latest.
+    /// The name of the latest entry tells the two kinds of limiters apart. Other entries would not help: a
+    /// log that was taken over from another program has entries with other names, until the latest entry is
+    /// its own.
     ///
     /// # Errors
     /// [`Error::WrongType`], and [`log::FOREIGN`] or [`lease::FOREIGN`], when the key holds something else.
@@ -124,7 +124,7 @@ impl<'k, 'c> Scores<'k, 'c> {
         self.entry(score).map(Some)
     }
 
-    /// The instant of an entry.
+    /// The instant of this entry.
     fn entry(&self, score: Score) -> Result<Instant, Error> {
         Ok(self.moved(instant(score).ok_or_else(|| self.owner.foreign())?))
     }

@@ -30,7 +30,7 @@ impl State for Sliding {
     }
 }
 
-/// Moves back a window that lies ahead, so that it is gone at the latest when its key expires.
+/// Moves back a window that lies ahead, so that it has ended when its key expires.
 #[cold]
 fn moved_back(key: &Key, window: Sliding, limit: Limit) -> Sliding {
     key.lives_until().map_or(window, |end| window.gone_by(&limit, end))
@@ -41,7 +41,7 @@ impl Save for (Sliding, Limit) {
 
     fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let (window, limit) = self;
-        // It stays the same until the next window opens, and reading it costs less than setting and
+        // The expiry stays the same until the next window opens, and reading it costs less than setting and
         // replicating it.
         key.expiry();
         let (mut start, mut current, mut previous) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();

@@ -1,8 +1,7 @@
 //! The lines of `CL.BMTAKE`: the clients that wait for several limiters, fair among flows.
 //!
-//! The arguments of a client are kept, and read again for each decision, as if the call had just come: so
-//! nothing that is remembered of a limiter can be out of date. The order is that of
-//! [`redis_cell_core::fair`].
+//! The arguments of a client are kept, and read again for each decision, as if the call had just come, so
+//! that no stored state of a limiter can be out of date. The order is that of [`redis_cell_core::fair`].
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -16,9 +15,9 @@ use crate::error::Error;
 use crate::ffi::{self, Call, Handles, Rejection};
 use crate::outcome::Outcome;
 
-/// The shortest wait until a client is checked again: no timer is more exact. A client is checked as often as
-/// that if its limiter may be replenished so soon and others take from it meanwhile, as from a total that is
-/// forgotten after a millisecond (`TOTAL IDLE 1 MS`). The budget of the [timer](super::timer) covers all
+/// The shortest wait until a client is checked again, which is the resolution of timers. A client is checked
+/// this often if its limiter may be replenished so soon while other calls take from it, as with a total that
+/// is forgotten after a millisecond (`TOTAL IDLE 1 MS`). The budget of the [timer](super::timer) covers all
 /// checks.
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
@@ -57,8 +56,8 @@ pub fn waiting(place: Place, flow: Option<&[u8]>) -> Option<usize> {
     locked(|index| index.fair_at(place).map(|(_, queue)| queue.clients_of(flow)))
 }
 
-/// [`Queue::settle`] for the line of a key, if it has one. It may be another client's turn then, which may
-/// want less.
+/// [`Queue::settle`] for the line of a key, if it has one. The next turn may then belong to another client,
+/// with a smaller quantity.
 pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference: i64, now: Instant) {
     locked(|index| {
         if let Some((_, queue)) = index.fair_at(place) {
@@ -80,7 +79,7 @@ pub fn join(place: Place, request: Request, now: Instant) -> Waiter {
     })
 }
 
-/// What to do next for a line: checks and turns alternate, so that neither starves the other.
+/// The next step for a line: checks and turns alternate, so that each of them makes progress.
 fn next(id: Id, now: Instant) -> Step {
     locked(|index| {
         let Some(entry) = index.entry(id) else { return Step::None };
@@ -124,7 +123,7 @@ fn checked(waiter: Waiter, readiness: Readiness, now: Instant) {
     });
 }
 
-/// The line is looked at again when a client is to be checked, or may be admitted.
+/// The line is served again when a client is to be checked, or may be admitted.
 fn look_again(index: &mut Index, id: Id) {
     let Some((queue, looks)) = index.fair(id) else { return };
     let turn = looks.blocked.filter(|(ticket, _)| queue.next() == Some(*ticket)).map(|(_, turn)| turn);
@@ -135,7 +134,7 @@ fn look_again(index: &mut Index, id: Id) {
 /// Takes one step for a line; false when there is nothing to do for now.
 ///
 /// Each call of the server here may run other modules' code, which may change keys and the line. So every
-/// decision is made on states that are loaded for it, and a client that has left is not found again.
+/// decision loads its states, and ignores clients that have left.
 pub fn step(call: &Call, id: Id) -> bool {
     let now = ffi::now();
     match next(id, now) {
@@ -181,8 +180,8 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
     match call.with_arguments(&head.arguments, |own| head.decides.first_admits(own)) {
         Ok(None) => {}
         Ok(Some(wait)) => {
-            // It has been ready when it was checked. If it is not any more, it must not hold up the others
-            // until the first limiter admits it.
+            // The client was ready when it was checked. If it is no longer ready, it must not delay the
+            // others until the first limiter admits it.
             let is_checked = check(call, head, now);
             let until = now.checked_add(wait).unwrap_or(Instant::MAX);
             locked(|index| {
@@ -207,8 +206,8 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
             end(call, head.waiter, now, slots::end(call, key, rejection));
         }
         Ok(Ok(outcome)) if outcome.is_refused() => {
-            // Another limiter does not admit it any more, its first limiter does not admit it yet, or the key
-            // of `HOLD` has no room.
+            // Another limiter no longer admits it, its first limiter does not admit it yet, or the key of
+            // `HOLD` has no room.
             return check(call, head, now);
         }
         Ok(Ok(outcome @ Outcome::Several(..))) => {
@@ -221,8 +220,8 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
     true
 }
 
-/// The client leaves the line with an error of a limiter, or with the reply that it repeats: it may have been
-/// stored since, and the client is not woken for it yet.
+/// The client leaves the line with an error of a limiter, or with the stored reply that it repeats: another
+/// call may have stored it since the client was checked.
 fn fail(call: &Call, head: &Head, now: Instant, error: Error) -> bool {
     let repeated = match call.with_arguments(&head.arguments, |own| head.decides.repeated(own)) {
         Err(Error::Busy) => return index::come_again(head.waiter.id, now),

@@ -13,13 +13,13 @@ use crate::ffi::{self, Access, Arg, Call, Handles, Key};
 use crate::outcome::Outcome;
 use crate::store;
 
-/// The unit of time in which keys expire: a key expires once its instant has passed, not when it is reached.
+/// The unit of time in which keys expire: a key expires after its instant, not at it.
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
-/// The arguments of the call that asks whether a client may be admitted: a look, which never waits.
+/// The arguments of the call that checks whether a client may be admitted, and never waits.
 const CHECK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
 
-/// What happens to a client that asks to wait.
+/// The result of a request to wait.
 pub enum Joined {
     /// It need not wait, or waiting is useless.
     Decided(Decision<Tat>),
@@ -29,7 +29,7 @@ pub enum Joined {
     Waiting(Waiter),
 }
 
-/// What must be done for a line. The client named has left it.
+/// The work for a line. The client in it has left the line.
 enum Due {
     /// Write the decision, and answer the client.
     Admitted(Client, Decision<Tat>),
@@ -61,7 +61,7 @@ pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
     });
 }
 
-/// Tells the line of a key, if it has one, of a decision. The event of its write moves the line.
+/// Reports a decision to the line of a key, if it has one. The event of its write then serves the line.
 ///
 /// # Errors
 /// Those of `told`.
@@ -70,7 +70,7 @@ pub fn tell(place: Place, told: impl FnOnce(&mut Queue) -> Result<(), CoreError>
     locked(|index| index.first_come_at(place).map_or(Ok(()), |(_, queue)| told(queue)))
 }
 
-/// [`Queue::pause`] for the line of a key; `decide` alone where it has none.
+/// [`Queue::pause`] for the line of a key; only `decide` if it has none.
 ///
 /// # Errors
 /// Those of `decide`.
@@ -110,7 +110,8 @@ pub fn join(
         let queue = index.first_come_at(place).map_or(&mut new, |(_, queue)| queue);
         let joined = queue.join(state, limit, now, quantity, patience);
         let id = match (id, &joined) {
-            // A new line is looked at now: its key may expire before the turn by this state.
+            // A new line is served now, because its key may expire before the turn that follows from this
+            // state.
             (None, Ok(queue::Joined::Waiting(_))) => Some(index.insert(place, Line::FirstCome(new), now)),
             (id, _) => id,
         };
@@ -122,7 +123,7 @@ pub fn join(
     })
 }
 
-/// Plans the next look at a line whose key holds `state`; an empty line is dropped.
+/// Sets the next instant at which to serve a line whose key holds `state`; an empty line is dropped.
 fn schedule(index: &mut Index, id: Id, state: Option<Tat>, now: Instant) {
     let Some(queue) = index.first_come(id) else { return };
     match queue.next_turn(state, now) {
@@ -134,7 +135,7 @@ fn schedule(index: &mut Index, id: Id, state: Option<Tat>, now: Instant) {
     }
 }
 
-/// Whose turn it is: the command and the number of the client; `None` if it is nobody's turn yet.
+/// The command and the number of the client whose turn has come; `None` if none has come.
 fn due(id: Id, state: Option<Tat>, now: Instant) -> Option<(&'static CStr, u64)> {
     locked(|index| {
         schedule(index, id, state, now);
@@ -166,7 +167,7 @@ fn turn(id: Id, state: Option<Tat>, now: Instant) -> Due {
 /// Ends one wait of a line; false when none is over.
 ///
 /// Each call of the server here may run other modules' code, which may change the key and the line. So every
-/// decision is made on a state that was loaded just before it, and nothing is remembered between calls.
+/// decision loads its state just before, and nothing is kept between calls.
 pub fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
     let mut handles = Handles::default();
@@ -213,7 +214,7 @@ pub fn expires(key: &Key, now: Instant) -> Option<Instant> {
     Some(expires.checked_add(MILLISECOND).unwrap_or(Instant::MAX))
 }
 
-/// Ends the wait of the first client with `end`, whatever the limiter says; false when there is none.
+/// Ends the wait of the first client with `end`, without a decision; false when there is none.
 pub fn dismiss(call: &Call, id: Id, now: Instant, end: End) -> bool {
     let Some(client) = index::dismiss(id, now) else { return false };
     call.unblock(client.blocked, Some(end));

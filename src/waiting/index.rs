@@ -1,14 +1,14 @@
-//! Who waits for which key: all clients that wait, by key, by client and by time.
+//! The index of all waiting clients: by key, by client and by time.
 //!
-//! Nothing in this file calls the server. Every function takes the lock, decides, and releases it; what the
-//! server must do is returned. So the lock is never held while the server runs. The server may run another
-//! module's code (a callback for a keyspace event, a command filter), and that code may call a limiter: it
-//! finds the index unlocked and consistent.
+//! Nothing in this file calls the server. Every function takes the lock, decides, releases the lock, and
+//! returns the work for the server. So the lock is never held while the server runs. The server may run
+//! another module's code (a callback for a keyspace event, a command filter), and that code may call a
+//! limiter, and finds the index unlocked and consistent.
 //!
-//! Whatever changes what a key admits goes through one function, [`Index::changed`]: writes, expiries,
-//! pauses, bookings, and clients that leave. It marks the key, in O(1). [`Index::gather`] looks the marks up
-//! later, a number of clients at a time: however often a key changes meanwhile, those who wait for it are
-//! looked at once.
+//! Every event that can change a decision on a key is reported to one function, [`Index::changed`]: writes,
+//! expiries, pauses, bookings, and clients that leave. It marks the key, in O(1). [`Index::gather`] processes
+//! the marks later, a number of clients at a time: however often a key has changed, its waiting clients are
+//! checked once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::CStr;
@@ -29,10 +29,10 @@ static INDEX: LazyLock<Mutex<Index>> = LazyLock::new(Mutex::default);
 /// The number of lines, for calls that need only know whether there are any.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many clients are woken, or keys marked, before anything else is done.
+/// The number of clients that are woken, or keys that are marked, in one step.
 const GATHERED: usize = 100;
 
-/// How long a line waits before it is checked again whether the server may write.
+/// The time after which it is checked again whether the server may write the key of a line.
 pub const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
 
 /// The number of a line. No other line ever has the same.
@@ -50,7 +50,7 @@ pub struct Place<'a> {
 pub enum End {
     /// As the call would have ended without waiting.
     Outcome(Result<Outcome, Error>),
-    /// With an error of the server, which is replied as it is.
+    /// With an error of the server, which is replied unchanged.
     Rejected(String),
 }
 
@@ -114,7 +114,7 @@ pub trait Decides: Sync {
     fn take(&self, call: &Call) -> Result<Outcome, Error>;
 }
 
-/// Whether a client that waits may be admitted, as far as its other limiters are concerned.
+/// Whether the other limiters of a waiting client would admit it.
 pub enum Others {
     Ready,
     /// Not before this time has passed, unless one of their keys changes.
@@ -134,13 +134,13 @@ pub struct Index {
     pub deadlines: BTreeSet<(Instant, Waiter)>,
     /// The keys that have changed.
     marked: VecDeque<Mark>,
-    /// The key of these whose clients are being woken, and the last one that was.
+    /// The one of these keys whose clients are being woken, and the last client that was woken.
     waking: Option<(Mark, Waiter)>,
     /// The databases all of whose keys have changed.
     swept: BTreeMap<i32, Sweep>,
-    /// Fair lines without clients that remember many flows, which are forgotten bit by bit.
+    /// Fair lines without clients that remember many flows, which are forgotten step by step.
     emptied: Vec<fair::Queue>,
-    /// No line is looked at before this instant, because the server may not write.
+    /// No line is served before this instant, because the server may not write.
     pub paused_until: Option<Instant>,
     /// The timer that is set.
     pub timer: Option<(Timer, Alarm)>,
@@ -154,21 +154,21 @@ pub struct Alarm {
     pub lead: Span,
 }
 
-/// A key that has changed, and since when it is to be looked at.
+/// A key that has changed, and the instant since which it is to be processed.
 struct Mark {
     since: Instant,
     db: i32,
     name: Arc<[u8]>,
 }
 
-/// Since when all keys of a database are to be looked at.
+/// The instant since which all keys of a database are to be processed.
 struct Sweep {
     since: Instant,
-    /// The last one that was marked.
+    /// The last key that was marked.
     last: Option<Arc<[u8]>>,
 }
 
-/// Those who wait for a key.
+/// The clients that wait for a key.
 #[derive(Default)]
 struct Waiters {
     first_come: Option<Id>,
@@ -191,10 +191,11 @@ impl Waiters {
     }
 }
 
-/// As what a client in a fair line names a key.
+/// The role of a key in the call of a client in a fair line.
 #[derive(Clone, Copy)]
 enum Naming {
-    /// It keeps the client, the first of its flow, from being ready, or may do so.
+    /// It is the key of a limiter that may have to admit the client, the first of its flow, before the client
+    /// is ready.
     Other,
     /// The key of its `ONCE`.
     Once,
@@ -208,13 +209,13 @@ pub enum Line {
     Fair(fair::Queue, Looks),
 }
 
-/// What is known of a fair line beside its order.
+/// The state of a fair line in addition to its order.
 #[derive(Default)]
 pub struct Looks {
-    /// The clients whose `ONCE` is to be looked up.
+    /// The clients for which a stored reply of `ONCE` is to be looked up.
     pub repeats: BTreeSet<Ticket>,
-    /// The client whose turn it is, and before when its first limiter does not admit it unless something
-    /// happens.
+    /// The client that has the turn, and the instant before which its first limiter does not admit it unless
+    /// something happens.
     pub blocked: Option<(Ticket, Instant)>,
     /// Whether the last step was a turn, so that the next one is a check.
     pub was_turn: bool,
@@ -250,15 +251,15 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it is to be looked at by this instant.
+    /// Whether it is to be served by this instant.
     pub fn is_due(&self, now: Instant) -> bool {
         self.look <= now
     }
 }
 
-/// Does `work` under the lock. It must not call the server.
+/// Runs `work` under the lock. `work` must not call the server.
 pub fn locked<T>(work: impl FnOnce(&mut Index) -> T) -> T {
-    // A panic under the lock was replied and logged, and the index is still consistent.
+    // A panic under the lock was logged and replied as an error, and the index is still consistent.
     work(&mut INDEX.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -269,7 +270,7 @@ pub fn is_anybody() -> bool {
 
 /// A number for `INFO`; 0 while the index is locked.
 fn count(of: impl FnOnce(&Index) -> usize) -> usize {
-    // A crash report, which may interrupt a function of this folder, must not wait for the lock.
+    // A crash report may interrupt a function of this folder, so it must not wait for the lock.
     match INDEX.try_lock() {
         Ok(index) => of(&index),
         Err(TryLockError::Poisoned(poisoned)) => of(&poisoned.into_inner()),
@@ -312,12 +313,12 @@ pub fn attach(waiter: Waiter, client: Client) -> Option<Client> {
     })
 }
 
-/// Takes a client out of its line without having taken anything, if it has not left it yet.
+/// Removes a client that has taken nothing from its line, unless it has left the line already.
 pub fn leave(waiter: Waiter, now: Instant) -> Option<Client> {
     locked(|index| index.leave(waiter, now))
 }
 
-/// The same for a client that the server knows.
+/// The same for a client with a number of the server.
 pub fn gone(client: Identity, now: Instant) -> Option<Client> {
     locked(|index| {
         let waiter = index.by_client.get(&client).copied()?;
@@ -343,7 +344,7 @@ pub fn all_changed(db: Option<i32>, now: Instant) {
     });
 }
 
-/// Takes the first client out of a line, or drops a line that has none.
+/// Removes the first client from a line, or drops a line that has none.
 pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     locked(|index| {
         let first = index.by_id.get(&id).and_then(|entry| entry.clients.first_key_value());
@@ -356,7 +357,7 @@ pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     })
 }
 
-/// Looks at a line again later, because the server does not let its key be written to now. False, because
+/// Serves a line later, because the server does not allow a write to its key now. Returns false, because
 /// nothing is left to do for now.
 pub fn come_again(id: Id, now: Instant) -> bool {
     locked(|index| index.plan(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX)));
@@ -394,9 +395,9 @@ impl Index {
         }
     }
 
-    /// What a key admits may have changed: everything that may admit a client, of whatever line, comes here.
-    /// Those who wait for the key are looked at once, however often this happens until then. False if there
-    /// are none; the clock is not read then.
+    /// Reports that decisions on a key may have changed, for every event that may lead to the admission of a
+    /// client of any line. The clients that wait for the key are checked once, however often this function is
+    /// called until then. Returns false if there are none; the clock is not read then.
     ///
     /// Cost: O(log n) for n keys, however many clients wait for this one.
     pub fn changed(&mut self, Place { db, name }: Place, now: impl FnOnce() -> Instant) -> bool {
@@ -419,7 +420,7 @@ impl Index {
         }
     }
 
-    /// Looks at some of those who wait for keys that have changed. False if none is left.
+    /// Checks some of the clients that wait for keys that have changed. False if none is left.
     pub fn gather(&mut self, now: Instant) -> bool {
         let (mark, last) = match self.waking.take() {
             Some((mark, last)) => (Some(mark), Some(last)),
@@ -463,7 +464,7 @@ impl Index {
 
     /// A key that a client names has changed.
     ///
-    /// A client that was ready stays so until it is its turn: it is checked again then.
+    /// A client that was ready counts as ready until its turn, when it is checked again.
     fn wake(&mut self, Waiter { id, ticket }: Waiter, naming: Naming, now: Instant) {
         let Some((queue, looks)) = self.fair(id) else { return };
         match naming {
@@ -484,7 +485,7 @@ impl Index {
         true
     }
 
-    /// When to look at the line or the key that is to be looked at first.
+    /// The earliest instant at which a line or a key is to be processed.
     pub fn first_look(&self) -> Option<Instant> {
         let look = self.looks.first().map(|&(look, _)| look);
         let marks = self.waking.as_ref().map(|(mark, _)| mark).into_iter().chain(self.marked.front());
@@ -492,12 +493,12 @@ impl Index {
         look.into_iter().chain(marks.map(|mark| mark.since)).chain(swept).min()
     }
 
-    /// The line that is to be looked at first, if that is now.
+    /// The line that is to be served first, if its instant has come.
     pub fn due(&self, now: Instant) -> Option<Id> {
         self.looks.first().filter(|(look, _)| *look <= now).map(|&(_, id)| id)
     }
 
-    /// The lines for whose keys `what` returns something, each with what it returns.
+    /// The lines for whose keys `what` returns a value, each with that value.
     pub fn find<T>(&self, what: impl Fn(&[u8]) -> Option<T>) -> Vec<(Id, T)> {
         self.by_id.iter().filter_map(|(id, entry)| Some((*id, what(&entry.name)?))).collect()
     }
@@ -507,7 +508,7 @@ impl Index {
         self.looks.first().map(|&(_, id)| id)
     }
 
-    /// Something has happened to the line: it is looked at by this instant.
+    /// Something has happened to the line: it is served by this instant.
     pub fn look_at(&mut self, id: Id, at: Instant) {
         let Some(entry) = self.by_id.get_mut(&id) else { return };
         if let Line::Fair(_, looks) = &mut entry.line {
@@ -517,7 +518,7 @@ impl Index {
         self.plan(id, at);
     }
 
-    /// Sets the instant of the next look at the line.
+    /// Sets the next instant at which the line is served.
     pub fn plan(&mut self, id: Id, at: Instant) {
         if let Some(entry) = self.by_id.get_mut(&id) {
             self.looks.remove(&(entry.look, id));
@@ -526,7 +527,7 @@ impl Index {
         }
     }
 
-    /// Makes the line of a key, which is looked at now.
+    /// Creates the line of a key, which is served now.
     pub fn insert(&mut self, Place { db, name }: Place, line: Line, now: Instant) -> Id {
         self.next = self.next.wrapping_add(1);
         let (id, name) = (self.next, Arc::from(name));
@@ -538,7 +539,7 @@ impl Index {
         id
     }
 
-    /// The client is named among those who wait for the other keys of its call.
+    /// The client is also listed under the other keys of its call.
     pub fn name(&mut self, Waiter { id, ticket }: Waiter) {
         let Some(entry) = self.by_id.get(&id) else { return };
         let call = entry.clients.get(&ticket).and_then(|client| client.call.as_ref());
@@ -599,7 +600,7 @@ impl Index {
         self.by_key.entry(db).or_default().entry(Arc::clone(name)).or_default()
     }
 
-    /// Somebody stops waiting for a key.
+    /// A client no longer waits for a key.
     fn stops(&mut self, db: i32, name: &[u8], remove: impl FnOnce(&mut Waiters)) {
         let Some(of_db) = self.by_key.get_mut(&db) else { return };
         let Some(waiters) = of_db.get_mut(name) else { return };

@@ -1,9 +1,9 @@
-//! Keys that another node of a cluster serves now: those who wait for them are sent there.
+//! Keys that another node of a cluster now serves: their waiting clients are redirected.
 //!
 //! A slot may leave without any change of its keys: Redis 8.4 moves slots at once, and trims the keys without
 //! a keyspace event. So the server's own table of slots is read while clients wait, as the server does for
-//! clients that its own commands block. A slot that has left and come back between two looks, with other keys
-//! or without any, shows in the node's configuration epoch.
+//! clients that its own commands block. If a slot has left and come back between two readings, with other
+//! keys or without any, the node's configuration epoch has changed.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ static DEPARTURE: Mutex<Departure> = Mutex::new(Departure::NONE);
 struct Departure {
     /// When to read the table again.
     next_look: Option<Instant>,
-    /// The queues whose clients are being sent away, each with what they are told.
+    /// The queues whose clients are being redirected, each with the error for them.
     queues: Vec<(Id, String)>,
-    /// The configuration epoch of this node at the last look.
+    /// The configuration epoch of this node at the last reading.
     epoch: u64,
 }
 
@@ -36,12 +36,12 @@ fn departure() -> MutexGuard<'static, Departure> {
     DEPARTURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forgets everything, and the memory that it takes.
+/// Forgets everything, and frees the memory.
 pub fn clear() {
     *departure() = Departure::NONE;
 }
 
-/// Finds the clients whose keys another node serves now. The timer [sends them away](send_away).
+/// Finds the clients whose keys another node now serves. The timer [redirects them](send_away).
 pub fn look(call: &Call) {
     let now = ffi::now();
     let is_early = |departure: &Departure| {
@@ -59,12 +59,12 @@ pub fn look(call: &Call) {
     departure().queues = locked(|index| index.find(|name| slots.redirection(name)));
 }
 
-/// Whether clients are to be sent away.
+/// Whether clients are to be redirected.
 pub fn is_anybody_leaving() -> bool {
     !departure().queues.is_empty()
 }
 
-/// Sends one of the clients away; false when there is none.
+/// Redirects one of the clients; false when there is none.
 pub fn send_away(call: &Call) -> bool {
     let Some((id, text)) = departure().queues.last().cloned() else { return false };
     match index::dismiss(id, ffi::now()) {
@@ -79,7 +79,7 @@ pub fn end(call: &Call, key: &[u8], rejection: Rejection) -> End {
     let error = match rejection {
         Rejection::Moved => match call.slots().and_then(|slots| slots.redirection(key)) {
             Some(text) => return End::Rejected(text),
-            // The slot is still here, and the key on its way.
+            // The slot is still here, and the key is being moved.
             None => Error::Moved,
         },
         Rejection::ClusterDown => Error::ClusterDown,

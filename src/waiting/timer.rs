@@ -1,9 +1,8 @@
-//! The one timer of all lines, and what is done when it fires.
+//! The one timer of all lines, and the work when it fires.
 //!
-//! Whatever happens to a key only [marks](super::index) it and sets the timer. The work is done when the
-//! timer fires, behind the commands that have come meanwhile: waits that have timed out and lines that are to
-//! be looked at, in the order of their instants, until a millisecond is used. The rest waits for the next
-//! firing.
+//! An event of a key only [marks](super::index) it and sets the timer. The work is done when the timer fires,
+//! after the commands that came before: waits that have timed out and lines that are to be served, in the
+//! order of their instants, for at most a millisecond. The rest is done when the timer fires again.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -17,14 +16,14 @@ use crate::error::Error;
 use crate::ffi::{self, Call, Rings, Timer};
 use crate::outcome::Outcome;
 
-/// For how long clients are answered, and lines looked at, before other clients are served. A decision that
-/// has begun is completed.
+/// The time for which clients are answered and lines are served before the server runs other commands. A
+/// decision that has begun is completed.
 const BUDGET: Duration = Duration::from_millis(1);
 
 /// How far the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
 
-/// The time that is left until other clients are served, on the processor's clock, which is never set.
+/// The rest of that time, by the processor's clock, which is never set.
 struct Budget {
     end: Processor,
     is_spent: bool,
@@ -46,15 +45,15 @@ impl Budget {
 enum Next {
     /// The wait of this client, which has left its line, has timed out.
     TimedOut(Client),
-    /// A line is to be looked at.
+    /// A line is to be served.
     Look(Due),
-    /// Clients were woken, and more of them may have to be.
+    /// Clients were woken, and further clients may have to be woken.
     Again,
     /// Nothing.
     Nothing,
 }
 
-/// A line to look at now: its number, its database and the name of its key.
+/// A line to serve now: its number, its database and the name of its key.
 struct Due {
     id: Id,
     db: i32,
@@ -89,7 +88,7 @@ impl Rings for Ring {
     }
 }
 
-/// Does what is due first; false if there is nothing to do now.
+/// Does the work that is due first; false if there is nothing to do now.
 fn go_on(call: &Call, may_write: bool, budget: &mut Budget) -> bool {
     let Due { id, db, name, is_fair } = match next(ffi::now(), may_write) {
         Next::Look(due) => due,
@@ -110,7 +109,7 @@ fn go_on(call: &Call, may_write: bool, budget: &mut Budget) -> bool {
         served.is_some()
     };
     if budget.is_spent() {
-        // After all others that are to be looked at now, and after the waits that have timed out by now.
+        // After all other lines that are to be served now, and after the waits that have timed out by now.
         locked(|index| {
             let now = ffi::now();
             if index.entry(id).is_some_and(|entry| entry.is_due(now)) {
@@ -123,8 +122,8 @@ fn go_on(call: &Call, may_write: bool, budget: &mut Budget) -> bool {
 
 /// What is due first by this instant.
 ///
-/// A client whose turn came in time does not time out because the timer was late. But lines do not delay the
-/// timeouts that came before they were to be looked at.
+/// A client whose turn came in time does not time out because the timer was late. But a line does not delay a
+/// timeout that is earlier than its own instant.
 fn next(now: Instant, may_write: bool) -> Next {
     locked(|index| {
         let look = index.first_look().filter(|_| may_write);
@@ -182,9 +181,9 @@ pub fn arm(call: &Call) {
     }
 }
 
-/// How the server's timer must be changed, so that it fires in time. `lead` says how far the wall clock,
-/// which the server's timers follow, has been set back; a timer that was set when it had been set back by
-/// less than `lead` less [`STEP`] is set again.
+/// The change of the server's timer that makes it fire in time. `lead` is the time by which the wall clock,
+/// which the server's timers follow, has been set back; a timer that was set when that time was shorter than
+/// `lead` less [`STEP`] is set again.
 fn rearm(now: Instant, lead: Span) -> Rearm {
     locked(|index| {
         let look = index.first_look().map(|look| index.paused_until.map_or(look, |until| look.max(until)));

@@ -146,7 +146,7 @@ impl Client {
         ints(&self.call(command)).unwrap_or_else(|seen| panic!("{}: not integers: {seen}", shown(command)))
     }
 
-    /// The integers of an answer, or the one that it is, separated by spaces.
+    /// The integers of an answer, separated by spaces; a single integer by itself.
     pub fn integers<W: Words + ?Sized>(&mut self, command: &W) -> String {
         let numbers = match self.call(command) {
             Value::Int(number) => vec![number],

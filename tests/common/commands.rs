@@ -23,7 +23,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Its name in lower case, as the server knows it.
+    /// Its name in lower case, as in the server's table of commands.
     pub fn lower(&self) -> String {
         self.name.to_lowercase()
     }
@@ -116,7 +116,7 @@ macro_rules! page {
     };
 }
 
-/// What most commands have in common.
+/// The values that most commands have in common.
 const SINGLE: Command = Command {
     name: "",
     page: "",

@@ -1,4 +1,4 @@
-//! Random calls: arguments that are usual, extreme or wrong, and states that are none of the limiter's.
+//! Random calls: usual, extreme and wrong arguments, and values that are not states of the limiter.
 
 use fastrand::Rng;
 

@@ -5,7 +5,7 @@ use crate::common::{FUNCTIONS, to_function};
 
 const WALL: i64 = 1_800_000_000_000_000_000;
 
-/// What the commands before it do, the call, and the beginning of the reply.
+/// The purpose of the commands before the call, the call, and the beginning of the reply.
 const EDGES: [(&[&str], &str, &str); 50] = [
     // A limit that the library remembers, with another unit.
     (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),

@@ -7,7 +7,7 @@ use crate::edges::edges;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A part of the library, and what stands wrongly in its place.
+/// A part of the library, and the wrong code in its place.
 const FAULTS: &[(&str, &str)] = &[
     // Numbers and time
     ("(moment + -moment % MILLISECOND) / MILLISECOND", "(moment - moment % MILLISECOND) / MILLISECOND"),

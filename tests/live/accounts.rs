@@ -13,7 +13,7 @@ fn left(client: &mut Client, key: &str) -> i64 {
 fn a_total_keeps_the_expiry_of_its_key() {
     let server = Server::start();
     let mut client = server.connect();
-    // A count of INCR, and one that somebody lets expire.
+    // A count of INCR, and a count with an expiry from another client.
     client.call("INCRBY k 3");
     assert_eq!(client.ints("CL.FIXED k 10 TOTAL 1"), [0, 10, 6, -1, -1]);
     client.call("EXPIRE k 100");

@@ -99,7 +99,7 @@ fn saturate_and_other_quantities_are_behind_the_queue_too() {
     assert!(wait_with(&server, &mut client, "PING", 0).answer() == "PONG");
 }
 
-/// Who is not ready holds up no other flow, keeps its place, and counts as taken for nobody.
+/// A client that is not ready delays no other flow, keeps its place, and its units do not count as taken.
 #[test]
 fn the_other_limiters_say_who_is_ready() {
     let server = Server::start();
@@ -131,8 +131,8 @@ fn the_other_limiters_say_who_is_ready() {
     }
 }
 
-/// Two queues: what the clients of one wait for counts as taken for those of the other. When it no longer
-/// does, they may be ready.
+/// Two queues: the units that clients of one queue wait for count as taken for the other queue. When they no
+/// longer do, clients of the other queue may be ready.
 #[test]
 fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
     let server = Server::start();

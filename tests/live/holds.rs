@@ -206,7 +206,7 @@ fn the_key_lives_as_long_as_anything_can_come_back() {
     near(ttl(&mut client), 300_000);
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 30 x");
     near(ttl(&mut client), 600_000);
-    // A total that is forgotten when it is idle lives at least as long as what is held of it.
+    // A total with an idle time lives at least as long as its held parts.
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 900 x");
     near(ttl(&mut client), 900_000);
     near(client.int("PTTL i"), 900_000);
@@ -360,7 +360,7 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
         assert!(Waiter::ask(&server, &call).answer().starts_with("0 "), "{before}");
         assert_eq!(client.int("GET q"), 10_000);
     }
-    // What one limiter needs lets the other one wait.
+    // A wait for one limiter delays the take from the other.
     client.call("FLUSHALL");
     each_takes(&mut client, 0..1_500, &format!("{quota} 1 MS HOLD h 3000"));
     rows(&mut client, "CL.MTAKE p FIXED 1 86400000 1 MS HOLD h 3000 other");
@@ -723,7 +723,7 @@ fn a_client_that_waits_is_served_when_a_hold_runs_out() {
         wait_for_blocked(&mut client, 1);
         let answer = waits.answer();
         assert!(answer.starts_with("0 10 0 -1 "), "{window}: {answer}");
-        // What no limiter would admit when empty is refused.
+        // A quantity that exceeds a limit is refused.
         let never = first(&mut client, &format!("CL.BMTAKE q FIXED 10 {window} 11 MS HOLD h 86400000 me"));
         assert_eq!(never[0], 1);
     }
@@ -789,7 +789,7 @@ fn along_chains_what_has_run_out_comes_back_to_each_pool() {
     let_run_out();
     assert_eq!(rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", spill(20)))[0][0], 1);
     assert_eq!((client.int("GET a"), client.int("EXISTS b"), client.int("EXISTS h")), (1, 0, 0));
-    // What is renewed is what is held.
+    // A renewal keeps the held units.
     rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", spill(12)));
     rows(&mut client, &format!("CL.MTAKE {} MS HOLD h 3600000 me", spill(0)));
     let_run_out();

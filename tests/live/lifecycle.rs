@@ -1,4 +1,4 @@
-//! The module as the server sees it: loading, unloading, flags, permissions, memory, and a fault inside.
+//! The module in the server: loading, unloading, flags, permissions, memory, and a fault inside.
 
 use crate::common::{Client, Options, Server, faulty_module_path, module_path, requires};
 use redis::Value;

@@ -307,7 +307,7 @@ fn a_replica_that_lags_still_gets_the_primarys_state() {
 
 #[test]
 fn the_version_tells_how_effects_are_framed() {
-    // `Effect` derives the framing from the version; that needs the version to have been understood.
+    // `Effect` chooses the framing by the version, so the version must have been parsed.
     assert!(BINARY.at_least(6, 0, 0), "server version {:?} from {:?}", BINARY.version, BINARY.version_text);
 }
 

@@ -164,7 +164,7 @@ pub enum Action {
     Ask(usize),
     /// The client spends a unit; in the short form, all units that it can.
     Spend(usize),
-    /// The client ends its batches, and gives back the units that it should.
+    /// The client ends its batches, and gives back the units that may go back.
     End(usize),
     /// The client gives back the units that it should.
     GiveBack(usize),

@@ -185,7 +185,7 @@ impl Config {
         self.domains.len()
     }
 
-    /// Returns a key like those of the limiters of one domain, which no limiter has. `None` without domains.
+    /// Returns a key in the form of a domain's keys, which no limiter uses. `None` without domains.
     pub fn key_for_health(&self) -> Option<String> {
         let (name, domain) = self.domains.iter().min_by_key(|(name, _)| *name)?;
         let mut escaped = String::new();

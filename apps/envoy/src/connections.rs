@@ -52,7 +52,7 @@ where
     Ok(())
 }
 
-/// Completes when `ending` changes. An error means that the sender is gone, which also ends the process.
+/// Completes when `ending` changes. An error means that the sender was dropped, which also ends the process.
 pub async fn stopped(mut ending: watch::Receiver<()>) {
     let _: Result<(), watch::error::RecvError> = ending.changed().await;
 }

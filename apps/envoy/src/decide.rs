@@ -76,7 +76,7 @@ struct Limiter<'a> {
     /// The name of the request that holds a place.
     id: &'a str,
     hits: u64,
-    /// Whether a descriptor says how many hits it has.
+    /// Whether a descriptor names its number of hits.
     has_named_hits: bool,
     gives_back: bool,
     /// Whether the limiter refuses nothing.
@@ -178,8 +178,8 @@ impl Decider {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the server decides: it is asked for 0 hits, as a request would be, under a key of one
-    /// of the domains, for which it may allow more than for others.
+    /// Returns whether the server decides: it gets a call with 0 hits under a key of one of the domains,
+    /// because its permissions may be limited to these keys.
     pub async fn can_server_decide(&self) -> bool {
         let Some(key) = self.config().key_for_health() else { return true };
         let key = format!("{}{key}", self.settings.prefix);
@@ -367,8 +367,9 @@ impl Decider {
         let looks = limiters.iter().zip(&settled).any(|(limiter, row)| {
             limiter.admits_nothing() || !limiter.shadow && row.is_some_and(|row| !row.admitted)
         });
-        // If the others admit the request, the first of these limiters decides from held units. With more of
-        // them, units would have to be given back when one refuses, and would be missing meanwhile.
+        // If the others admit the request, the first of these limiters decides from held units. If more of
+        // them did, units would have to be given back when one refuses, and would not be available until
+        // then.
         let from_batch =
             |limiter: &Limiter<'_>| limiter.rule.batch.is_some() && limiter.hits > 0 && !limiter.settles();
         let no_quotas = asked.iter().all(|asked| !asked.quota);
@@ -436,8 +437,8 @@ impl Decider {
         Ok((taken.each.iter().map(Row::from).collect(), Some(taken)))
     }
 
-    /// Reads the answer for a limiter, and the one behind it, which tells whether its ban holds. A refusal
-    /// begins the ban. An error in that is only logged, because the refusal stands without it.
+    /// Reads the answer for a limiter, and the answer behind it, which shows whether its ban holds. A refusal
+    /// begins the ban. If that fails, the error is only logged, because the request is refused anyway.
     async fn answered(
         &self,
         limiter: &Limiter<'_>,
@@ -721,8 +722,8 @@ fn near(limit: u32, ratio: f64) -> u64 {
     Duration::try_from_secs_f64(f64::from(limit) * ratio).map_or(0, |hits| hits.as_secs())
 }
 
-/// Replaces the waits of 0 in refusals, such as those of more hits than the limit, which are never admitted:
-/// a client that waited for so long would be refused again and again.
+/// Replaces the waits of 0 in refusals, such as refusals of more hits than the limit, which are never
+/// admitted: a client that waited for this time would be refused again and again.
 fn with_waits(limiters: &[Limiter<'_>], mut rows: Vec<Row>) -> Vec<Row> {
     for (row, limiter) in rows.iter_mut().zip(limiters) {
         if !row.admitted && row.wait.is_zero() {
@@ -757,7 +758,7 @@ fn taking(call: MTake, limiter: &Limiter<'_>) -> MTake {
     }
 }
 
-/// Adds the limiter that tells whether a ban holds.
+/// Adds the limiter that shows whether a ban holds.
 fn with_ban<V: Verb<Quantity = Units>>(call: Several<V>, limiter: &Limiter<'_>) -> Several<V> {
     match limiter.rule.ban {
         Some(_) => call.throttle(ban_key(limiter), BAN, Units(0)),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// The conditions of health.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Whether the process was told to end.
+    /// Whether the process has received a signal to end.
     pub is_ending: AtomicBool,
     /// Whether the service is healthy only with a domain.
     pub needs_domain: bool,

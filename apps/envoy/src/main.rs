@@ -31,7 +31,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How long requests may still be decided after the process was told to end.
+/// The time for which requests may still be decided after a signal to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 const USAGE: &str = "\
@@ -81,7 +81,7 @@ fn load(files: &[(String, String)], merge: bool) -> Result<Config, String> {
 
 fn serve() -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(|name| env::var(name).ok()).map_err(|errors| errors.join("\n"))?;
-    // What the libraries do with their frames would hide the decisions.
+    // The messages of the libraries about frames would hide the decisions.
     let of_libraries = LevelFilter::from_level(settings.log_level).min(LevelFilter::INFO);
     let levels =
         Targets::new().with_target("redis_cell_envoy", settings.log_level).with_default(of_libraries);

@@ -1,4 +1,4 @@
-//! What Linux says of this process, under the names that all client libraries of Prometheus have for it.
+//! The numbers of Linux for this process, under the usual names of Prometheus' client libraries.
 
 use std::fs;
 

@@ -9,7 +9,7 @@ use prost::DecodeError;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{self, DecodeContext, WireType};
 
-// What prost-build and tonic-prost-build have made.
+// The code that prost-build and tonic-prost-build have generated.
 #[allow(missing_docs, unused_qualifications, clippy::all, clippy::pedantic, clippy::restriction)]
 mod made {
     include!(concat!(env!("OUT_DIR"), "/all.rs"));

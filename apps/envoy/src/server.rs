@@ -60,7 +60,7 @@ enum Source {
     Sentinels(Box<Fresh<Arc<tokio::sync::Mutex<SentinelClient>>>>),
 }
 
-/// What makes connections. It is made again when a file of its certificates has changed.
+/// The factory of connections, which is replaced when a file of its certificates has changed.
 struct Fresh<C> {
     servers: Servers,
     make: Make<C>,
@@ -107,8 +107,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// How long to wait for all connections that lead to the server: to Sentinels, or to the nodes of a cluster.
 const CONNECT_ALL: Duration = Duration::from_secs(10);
 
-/// A connection is replaced when it has answered no call for so long. A single call says nothing, because its
-/// caller may have given it up. It is also replaced if it is so old and leads to no primary.
+/// A connection is replaced when it has answered no call for this time. A single call is not enough, because
+/// its caller may have given it up. A connection of this age is also replaced if it does not lead to a
+/// primary.
 const TRIED: Duration = Duration::from_secs(1);
 
 /// Creates a connection to these servers. Nothing is sent yet.
@@ -138,7 +139,7 @@ pub fn connect(servers: &Servers, metrics: &Arc<Metrics>) -> RedisResult<Server>
 fn single(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<Client> {
     let url = servers.urls.first().map_or("", String::as_str);
     let info = with_auth(address(url, servers)?, servers.auth.as_ref()).set_tcp_settings(tcp());
-    // redis-rs tells that a connection is closed in this protocol only.
+    // Only with this protocol does redis-rs report that a connection is closed.
     let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let info = info.set_redis_settings(protocol);
     match certificates {
@@ -167,9 +168,8 @@ fn cluster(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisRes
     builder.build()
 }
 
-/// All requests share a connection: a request must not wait until the server acknowledges the previous one.
-/// A machine that is gone acknowledges nothing, and the system alone would wait for it for a quarter of an
-/// hour.
+/// All requests share a connection: a request must not wait until the server acknowledges the previous one. A
+/// machine that is down acknowledges nothing, and the operating system would wait for a quarter of an hour.
 fn tcp() -> TcpSettings {
     let settings = TcpSettings::default().set_nodelay(true);
     #[cfg(target_os = "linux")]
@@ -256,8 +256,8 @@ impl<C: Clone> Fresh<C> {
         self.last().client.clone()
     }
 
-    /// Makes the client again if its certificates have changed. Returns whether they have. Looks once a
-    /// second, because a call that fails asks for it.
+    /// Creates the client again if its certificates have changed. Returns whether they have. Checks at most
+    /// once a second, because every failed call requests it.
     fn refresh(&self) -> bool {
         let mut last = self.last();
         let Some(tls) = self.servers.tls.as_ref().filter(|_| last.read.elapsed() >= TRIED) else {

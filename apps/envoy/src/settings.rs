@@ -26,8 +26,8 @@ pub struct Settings {
     pub max_connection_age: Option<Duration>,
     /// How long the calls of such a connection may still take.
     pub max_connection_age_grace: Duration,
-    /// How long requests are still taken after the process was told to end, while it says that it is not
-    /// healthy.
+    /// The time for which requests are still accepted after a signal to end, while the process reports that
+    /// it is not healthy.
     pub drain: Duration,
     /// The folder with the rules.
     pub folder: PathBuf,
@@ -103,7 +103,7 @@ pub struct Tls {
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// What is in the files of certificates.
+/// The contents of the files of certificates.
 #[derive(PartialEq, Eq)]
 #[allow(missing_debug_implementations)] // a key is not for logs
 pub struct Pems {
@@ -132,7 +132,7 @@ impl Tls {
     }
 }
 
-/// A control plane, and how it is asked for the rules.
+/// A control plane, and the settings of requests to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Xds {
     /// `host:port`.
@@ -141,9 +141,9 @@ pub struct Xds {
     pub tls: Option<Tls>,
     /// The name in its certificate, if it is not the host.
     pub name: Option<String>,
-    /// The name by which the control plane knows this service.
+    /// The name of this service for the control plane.
     pub node: String,
-    /// More that the control plane is told of this service.
+    /// Further attributes of this service for the control plane.
     pub metadata: Vec<(String, String)>,
     /// The headers of the request.
     pub headers: HeaderMap,

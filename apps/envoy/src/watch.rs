@@ -32,7 +32,8 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
         match fs::metadata(&path) {
             Ok(found) if found.is_file() => paths.push(path),
             Ok(_) => {}
-            // A file that was just removed is no error. A link to nothing is one: its rules must not be lost.
+            // A file that was just removed is not an error. A broken link is an error, because its rules must
+            // not be lost.
             Err(_) if !path.is_symlink() && !path.exists() => {}
             Err(error) => return Err(with_name(error, &path)),
         }

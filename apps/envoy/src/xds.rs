@@ -1,6 +1,6 @@
 //! Rules from a control plane, such as a gateway's, by xDS: the service asks for all configurations, and gets
 //! all of them whenever one changes. It acknowledges those that it applies, and returns the errors of others.
-//! While there is no control plane, the rules stay as they are.
+//! Without a control plane, the rules do not change.
 //!
 //! Source: `envoy/service/discovery/v3/discovery.proto` of Envoy's API, and
 //! `api/ratelimit/config/ratelimit/v3/rls_conf.proto` of envoyproxy/ratelimit.
@@ -32,8 +32,8 @@ pub const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLi
 /// `google.rpc.Code.INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// How long a connection may take, and how long a control plane may be silent before it is asked whether it
-/// is there.
+/// The time limit of a connection, and the time for which a control plane may be silent before it gets a
+/// ping.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The shortest wait before the control plane is called again.

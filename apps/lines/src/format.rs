@@ -235,7 +235,8 @@ impl Format {
                     let place = layout.names().iter().position(|name| name == field)?;
                     line.get(places.get(place)?.range.clone())
                 };
-                // If the layout expects a host that the line lacks, its address would be the identity, `-`.
+                // If the layout has a host and the line has none, the identity, `-`, would be read as the
+                // address.
                 fits && value("time").is_some_and(|time| Times::new(0).parse(time).is_some())
                     && value("address") != Some(b"-")
             })
@@ -335,7 +336,7 @@ impl Format {
             }
     }
 
-    /// Returns whether this line gives the lines behind it other columns.
+    /// Returns whether this line sets other columns for the lines after it.
     pub fn is_another(&self, line: &[u8]) -> bool {
         matches!(&self.syntax, Syntax::W3c(columns) if columns.are_others(line))
     }

@@ -14,7 +14,7 @@ use crate::faults;
 /// The most bytes of a line that is read, with its end. Longer lines count as unreadable.
 const MOST: u64 = 1 << 20;
 
-/// What is read in place of a line that is too long. No line has a line feed.
+/// The value in place of a line that is too long, which no other line has, because it contains a line feed.
 pub const TOO_LONG: &[u8] = b"\n";
 
 /// A source of lines.

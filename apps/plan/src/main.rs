@@ -82,7 +82,7 @@ struct Arguments {
     html: Option<PathBuf>,
 }
 
-/// What is wrong with lines that are too late.
+/// The error for too many late lines.
 const LATE: &str = "are earlier than one before them by over a minute";
 
 fn field(text: &str) -> Result<(String, String), String> {

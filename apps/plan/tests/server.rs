@@ -61,7 +61,7 @@ fn planned(replay: &mut Replay, now: i64, values: &[&[u8]], unit: Unit) -> Resul
     replay.call(now, values).map_err(|error| error.to_string())?;
     let rows = replay.decide(0).map_err(|error| error.to_string())?;
     let answers = combined(rows).into_iter().chain(rows.iter().map(|row| row.answer));
-    // A call with a chain tells what was taken.
+    // The reply to a call with a chain has the units that were taken.
     Ok(answers.map(|answer| answer.reply(unit).five.into_iter().chain(answer.taken).collect()).collect())
 }
 

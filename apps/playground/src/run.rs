@@ -95,7 +95,7 @@ pub struct Row {
     pub shadow: bool,
     /// The five integers as text, because integers in JavaScript are not exact above 2^53.
     pub five: [String; 5],
-    /// What was taken from the key, and that in words, if the call has a chain.
+    /// The units that were taken from the key, as a number and in words, if the call has a chain.
     pub taken: Option<[String; 2]>,
     /// The meaning of each integer.
     pub words: [String; 5],

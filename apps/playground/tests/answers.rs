@@ -90,7 +90,8 @@ fn calls_that_are_errors_are_counted_apart() {
     assert!(picture(&json!({"pattern": "log", "log": " \n"}))["error"].as_str().unwrap().contains("paste"));
 }
 
-/// What copied.rs does not run: a chain, for which the clients have no types, and the end of an idle total.
+/// The cases that copied.rs does not run: a chain, for which the clients have no types, and the end of an
+/// idle total.
 #[test]
 fn calls_to_copy() {
     for (policy, command, python, rust) in [

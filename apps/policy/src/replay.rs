@@ -341,7 +341,7 @@ impl Rules {
 const NOTHING: Answer =
     Answer { verdict: Verdict::Never, limit: 0, remaining: 0, reset_after: Span::ZERO, taken: None };
 
-/// A limiter of a chain, as the decision sees it.
+/// A limiter of a chain, as an argument of the decision.
 struct Asked<'a> {
     rule: &'a Rule,
     position: usize,
@@ -445,7 +445,7 @@ pub enum CallError {
     Number,
     /// Two limiters of the call have the same key.
     SameKey,
-    /// There are more keys than numbers for them.
+    /// There are too many keys to number them.
     Keys,
     /// A limiter returned this error.
     Limiter(Error),

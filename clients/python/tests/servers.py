@@ -39,7 +39,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 30) -> Any:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
-    """Waits for a condition, or for one that is awaited, while the event loop goes on."""
+    """Waits for a condition or a coroutine without blocking the event loop."""
     end = time.monotonic() + seconds
     while True:
         value = condition()

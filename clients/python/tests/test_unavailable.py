@@ -1,4 +1,4 @@
-"""The server is unavailable: each choice does what it says, for calls and for the storages of limits."""
+"""The server is unavailable: the decisions of each choice, for calls and for the storages of limits."""
 
 from __future__ import annotations
 

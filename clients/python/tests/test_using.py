@@ -1,4 +1,4 @@
-"""What an application writes: decorators, places, waits, errors in place of answers, pipelines, URLs, fakes."""
+"""The interface for applications: decorators, places, waits, errors in place of answers, pipelines, URLs, fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upstream that speaks as OpenAI and Anthropic do: it has a limit of its own, and counts what it sees."""
+"""An upstream with the interfaces of OpenAI and Anthropic, which has a limit of its own, and counts requests."""
 
 from __future__ import annotations
 

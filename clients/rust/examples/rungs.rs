@@ -259,7 +259,7 @@ fn most_beyond(rate: f64, units: &mut [Admitted]) -> f64 {
     most
 }
 
-/// What the callers of a case have seen.
+/// The measurements of the callers of a case.
 #[derive(Default)]
 struct Run {
     times: Vec<Duration>,

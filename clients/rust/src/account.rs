@@ -1,4 +1,4 @@
-//! Accounts: pools in order, and units that come back when their owner dies.
+//! Accounts: pools in order, and units that come back when their owner crashes.
 
 use crate::local::Chain;
 use crate::several::{Several, Verb};
@@ -16,18 +16,19 @@ use std::time::Duration;
 #[cfg(feature = "aio")]
 mod aio;
 
-/// Pools in order, of which requests hold units until it is known how many they used.
+/// Pools in order, of which requests hold units until their usage is known.
 ///
-/// "How much is allowed, and from where?" A plan includes a million tokens a month; then come tokens that
-/// were bought, then money. A request [holds](Account::hold) its estimate, reports what it
-/// [used](Held::used), and [settles](Held::settle) the difference, at the latest when its [`Held`] is
-/// dropped. Meanwhile, the hold is renewed in the background. If the process dies, what it held of fixed
-/// windows comes back after the [period](Self::period).
+/// For example, a plan includes a million tokens a month; then requests use tokens that were bought, then
+/// money. A request [holds](Account::hold) an estimate, reports its [usage](Held::used), and
+/// [settles](Held::settle) the difference, at the latest when its [`Held`] is dropped. Until then, the hold
+/// is renewed in the background. If the process crashes, held units of fixed windows come back after the
+/// [period](Self::period).
 ///
-/// An account has the pools of one customer. It is cheap to make, so make it for each request: limits come
-/// from the customer's plan. Its calls are those of a `Guard` or of a [`BlockingGuard`], over any connection
-/// that these take: to the module, or to the function library. While the server is unavailable,
-/// [`WhenUnavailable`] decides. What is used meanwhile is charged if the server is back when it is settled.
+/// An account has the pools of one customer. It is cheap, so create one for each request, with the limits of
+/// the customer's plan. Its calls are those of a `Guard` or of a [`BlockingGuard`], over any connection that
+/// these accept: to the module, or to the function library. While the server is unavailable,
+/// [`WhenUnavailable`] decides. Usage during that time is charged if the server is available at the
+/// settlement.
 ///
 /// # Example
 /// ```
@@ -73,7 +74,7 @@ impl<G> Account<G> {
         self.with(Join::Else, &key, limit.into())
     }
 
-    /// Adds a limiter to the last pool: it gives what does not fit the limiters before it (`SPILL`).
+    /// Adds a limiter to the last pool: it gives the units that do not fit the limiters before it (`SPILL`).
     #[must_use]
     pub fn spill(self, key: impl ToSingleRedisArg, limit: impl Into<Limit>) -> Self {
         self.with(Join::Spill, &key, limit.into())
@@ -86,8 +87,8 @@ impl<G> Account<G> {
         self.with(Join::And, &key, limit.into())
     }
 
-    /// Sets what is taken from the last pool for a number of units of the account: their price, or one
-    /// request. Without it, that number itself is taken.
+    /// Sets the quantity that is taken from the last pool for a number of units of the account: their price,
+    /// or one request. Without it, that number itself is taken.
     #[must_use]
     pub fn price(mut self, price: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Self {
         if let Some(first) = self.plan.members.iter_mut().rfind(|member| member.join != Join::Spill) {
@@ -103,8 +104,8 @@ impl<G> Account<G> {
         self
     }
 
-    /// Sets how long units stay held after their owner has died. Meanwhile they are renewed, each third of
-    /// this time. It is rounded up to a whole microsecond.
+    /// Sets the time for which units stay held after their owner has crashed. A running owner renews them
+    /// after each third of this time. It is rounded up to a whole microsecond.
     #[must_use]
     pub fn period(mut self, period: Duration) -> Self {
         self.plan.period = period;
@@ -123,7 +124,7 @@ fn argument(argument: &impl ToSingleRedisArg) -> Vec<u8> {
     argument.to_redis_args().into_iter().next().unwrap_or_default()
 }
 
-/// What is done with the errors of calls for which nobody waits.
+/// The function for the errors of calls in the background.
 #[derive(Clone)]
 pub struct Report(Option<Arc<Reporting>>);
 
@@ -156,7 +157,7 @@ struct Member {
     key: Vec<u8>,
     limit: Limit,
     join: Join,
-    /// Of the first limiter of a pool.
+    /// The price of the first limiter of a pool.
     price: Option<Price>,
 }
 
@@ -219,7 +220,7 @@ impl Plan {
         call::msettle(settle.hold(&self.holds, owner))
     }
 
-    /// Allows a settlement to be repeated: sent twice, it would charge what was used twice.
+    /// Allows a settlement to be repeated: otherwise it would charge the usage twice if it is sent twice.
     fn once(&self, owner: &[u8]) -> Once {
         Once::new([&self.holds, b":".as_slice(), owner].concat(), self.period.max(SETTLED))
     }
@@ -238,7 +239,7 @@ impl Plan {
         local.take_in_order(&chains)
     }
 
-    /// Decides what the server has answered, or has not.
+    /// Decides by the server's answer, or without one.
     fn decide(
         &self,
         choice: &WhenUnavailable,
@@ -261,7 +262,7 @@ impl Plan {
     }
 }
 
-/// How long the reply to a settlement is kept at least, so that it can be sent again.
+/// The minimal time for which the reply to a settlement is stored, so that the settlement can be sent again.
 const SETTLED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -275,10 +276,9 @@ struct Outcome {
 
 /// The units of an [`Account`] that a request holds, or the reason why it holds none.
 ///
-/// It is settled by [`settle`](Held::settle), and otherwise when its last clone is dropped, as after an error
-/// or when a client is gone. Then only the units that were reported as [used](Self::used) are charged, and
-/// all others come back: so report what is used as soon as it is used, for example with each part of a
-/// stream.
+/// It is settled by [`settle`](Held::settle), or else when its last clone is dropped, for example after an
+/// error or when a client has disconnected. Then only the units that were reported as [used](Self::used) are
+/// charged, and all others are given back. So report usage at once, for example with each part of a stream.
 #[derive(Debug)]
 pub struct Held<G: Caller> {
     shared: Arc<Shared<G>>,
@@ -324,7 +324,7 @@ pub(crate) mod sealed {
         /// Repeats a call that renews a hold.
         fn renew(&self, every: Duration, cmd: Cmd, report: Report) -> Self::Renewal;
 
-        /// Sends a settlement for which nobody waits.
+        /// Sends a settlement in the background.
         fn send_at_last(&self, cmd: Cmd, once: Option<Once>, report: Report);
     }
 }
@@ -334,14 +334,14 @@ impl<G: Caller> Shared<G> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the renewal, and returns the call that settles, if one is needed. A request that `has_ended` has
-    /// used what it holds, unless it has reported something else.
+    /// Ends the renewal, and returns the call that settles, if one is needed. A request that `has_ended`
+    /// without reported usage has used all units that it holds.
     fn settlement(&self, has_ended: bool) -> Option<(RedisResult<Cmd>, Once)> {
         let mut state = self.state();
         state.renewal = None;
         let (outcome, plan) = (&self.outcome, &self.account.plan);
         let used = state.used.or(has_ended.then_some(outcome.units));
-        // What was used while the server was unavailable is charged if it is back.
+        // Usage while the server was unavailable is charged if the server is available again.
         let is_needed = outcome.admitted && (outcome.answer.is_some() || used.is_some());
         if std::mem::replace(&mut state.is_settled, true) || !is_needed {
             return None;
@@ -380,8 +380,8 @@ impl<G: Caller> Held<G> {
     }
 
     /// Returns the server's answer, with a row for each limiter of the account in the order in which they
-    /// were added, or `None` if the server was unavailable. With more than one pool in order,
-    /// [`Answer::taken`] of a row says what was taken from it.
+    /// were added, or `None` if the server was unavailable. With several pools in order, [`Answer::taken`] of
+    /// a row is the number of units taken from its limiter.
     pub fn answer(&self) -> Option<&Together<Answer>> {
         self.shared.outcome.answer.as_ref()
     }
@@ -398,7 +398,7 @@ impl<G: Caller> Held<G> {
         self.error().is_some() && matches!(choice, WhenUnavailable::Local(_))
     }
 
-    /// Adds to the units that the request has used. Costs no call.
+    /// Adds to the units that the request has used. Sends nothing.
     pub fn used(&self, Units(units): Units) {
         let mut state = self.shared.state();
         state.used = Some(state.used.unwrap_or_default().saturating_add(units));
@@ -406,7 +406,7 @@ impl<G: Caller> Held<G> {
 }
 
 impl<C: TimedConnection + Send + 'static> Account<BlockingGuard<C>> {
-    /// Holds units for an owner, such as a request: of the first pool that has enough. Give each hold an
+    /// Holds units of the first pool that has enough, for an owner, such as a request. Give each hold an
     /// owner of its own, which is not used again.
     ///
     /// While the result is alive, a thread renews the hold.
@@ -424,9 +424,9 @@ impl<C: TimedConnection + Send + 'static> Account<BlockingGuard<C>> {
 }
 
 impl<C: TimedConnection + Send + 'static> Held<BlockingGuard<C>> {
-    /// Ends the hold: charges or gives back the difference to what was [used](Self::used), which is all that
-    /// is held if nothing was reported. Returns the balance of the account, or `None` if there is nothing to
-    /// settle: the request was refused, or is settled already.
+    /// Ends the hold: charges or gives back the difference between the held and the [used](Self::used) units.
+    /// Without reported usage, all held units are used. Returns the balance of the account, or `None` if
+    /// there is nothing to settle: the request was refused, or is settled already.
     ///
     /// # Errors
     /// Returns the errors of the call. It is repeated like a call with [`Once`], and charges once.

@@ -29,9 +29,9 @@ pub enum Backend {
 /// commands with [`call::as_function`].
 ///
 /// # Errors
-/// With the library, a command that the library does not have returns an error, and is not sent. If the
-/// server has neither the module nor the library, it returns an error that says so. The version of the
-/// library is checked before the first call: a library older than 1.0.0 is an error.
+/// With the library, a command that it lacks returns an error, and is not sent. If the server has neither the
+/// module nor the library, it returns an error that says so. The version of the library is checked before the
+/// first call: a library older than 1.0.0 is an error.
 ///
 /// # Example
 /// ```
@@ -93,7 +93,7 @@ impl<C> CellConnection<C> {
         self.found.load(Relaxed) == UNCHECKED
     }
 
-    /// Checks the version that the library has replied.
+    /// Checks the version that the library has returned.
     fn check(&self, reply: RedisResult<Value>) -> RedisResult<()> {
         let version: String = match reply.and_then(Value::extract_error) {
             Ok(version) => redis::from_redis_value(version)?,

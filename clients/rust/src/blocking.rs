@@ -46,7 +46,7 @@ impl<C: TimedConnection> TimedConnection for CellConnection<C> {
 /// Limits calls of blocking code with a [`Limit`] of any kind. While the server is unavailable,
 /// [`WhenUnavailable`] decides.
 ///
-/// The guard makes its own connections: one for each concurrent call, and up to twice as many if calls end
+/// The guard opens its own connections: one for each concurrent call, and up to twice as many if calls end
 /// while others wait for a new connection. It keeps them for later calls, replaces connections that were not
 /// used for [a minute](Self::IDLE), and closes a connection that has returned an error. All clones share
 /// them. [`WhenUnavailable`] decides after an error that [`is_unavailable`](crate::is_unavailable)
@@ -296,7 +296,8 @@ impl<C> Connections<C> {
 
 impl<C: Send + 'static> Connections<C> {
     /// Returns the connection that was used last, if it was used within `idle`, or a new one. A connection is
-    /// made in another thread because each step of it has its own timeout, and the name lookup has none.
+    /// opened in another thread, because each step of the setup has its own timeout, and the name lookup has
+    /// none.
     fn get(self: &Arc<Self>, start: Instant, timeout: Duration, idle: Duration) -> RedisResult<C> {
         let mut pool = self.pool();
         if let Some(since) = start.checked_sub(idle) {

@@ -399,13 +399,14 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments
     Ok((words(keys), words(others)))
 }
 
-/// Builds the settlement that gives back all that an admitted call of several limiters has taken. Returns
-/// `None` if it has taken nothing, if it holds what it took, which comes back by itself, or if it may be
-/// repeated, and then expects what it took.
+/// Builds the settlement that gives back all units of an admitted call of several limiters. Returns `None` if
+/// the call has taken nothing, if it holds its units, which come back by themselves, or if it may be repeated
+/// and then needs its units.
 ///
 /// `rows` are the answers of the limiters, and `ago` is the age of the units. A log gives back entries that
-/// are at least as old, and the others count what may have leaked. So who knows only about the age sends two
-/// settlements: of the `logs` with the shortest age, and of the others with the longest.
+/// are at least as old, and the other limiters count the units that may have leaked. So a caller with an
+/// inexact age sends two settlements: of the `logs` with the shortest possible age, and of the others with
+/// the longest.
 #[cfg(feature = "aio")]
 pub(crate) fn giving_back(cmd: &Cmd, rows: &[Answer], logs: bool, ago: Duration) -> Option<Cmd> {
     let words: Vec<&[u8]> = arguments(cmd).skip(1).collect();

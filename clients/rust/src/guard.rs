@@ -11,13 +11,13 @@ use std::time::Duration;
 ///
 /// [`BlockingGuard`](crate::BlockingGuard) does the same in code that does not run in tokio.
 ///
-/// The connection is one that can be cloned: a `ConnectionManager`, which reconnects when the server returns,
-/// a cluster's connection, or a `MultiplexedConnection`, which never reconnects. Turn off the retries of a
-/// `ConnectionManager`. They last longer than the timeout, so the guard would not learn why no connection can
-/// be made, and would mistake a wrong password for an unavailable server. [`WhenUnavailable`] decides after
-/// an error that [`is_unavailable`](crate::is_unavailable) recognizes, such as no connection, no answer
-/// within the [timeout](Self::timeout), or the error of a replica. [`DecidedBy::error`] returns this error:
-/// log it. [`take`](Self::take) returns all other errors.
+/// The connection can be cloned: it is a `ConnectionManager`, which reconnects when the server is back, a
+/// cluster's connection, or a `MultiplexedConnection`, which never reconnects. Turn off the retries of a
+/// `ConnectionManager`: they take longer than the timeout, so that a wrong password would look like an
+/// unavailable server. [`WhenUnavailable`] decides after an error that
+/// [`is_unavailable`](crate::is_unavailable) recognizes, such as no connection, no answer within the
+/// [timeout](Self::timeout), or the error of a replica. [`DecidedBy::error`] returns this error: log it.
+/// [`take`](Self::take) returns all other errors.
 ///
 /// While the server is unavailable, one call [a second](Self::ask_again) is sent to it, and the others are
 /// decided immediately. All clones share this knowledge of the server.
@@ -71,9 +71,9 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
 
     /// Sends calls for the same key and limit as one call, while another one is on its way: see [`Merged`].
     ///
-    /// That is true of [`take`](Self::take). The calls of an [`Account`](crate::Account) hold units for their
-    /// own blocks, so none can be merged. For several limiters without a hold, use [`Merged::mtake`];
-    /// [`is_unavailable`](crate::is_unavailable) tells which of its errors need a choice.
+    /// Only calls of [`take`](Self::take) are merged. The calls of an [`Account`](crate::Account) hold units
+    /// for their own blocks, so they cannot be merged. For several limiters without a hold, use
+    /// [`Merged::mtake`]; [`is_unavailable`](crate::is_unavailable) recognizes the errors that need a choice.
     #[must_use]
     pub fn merged(self) -> Self {
         let merged = Merged::new(self.connection.clone()).timeout(self.timeout);

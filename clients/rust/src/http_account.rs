@@ -21,9 +21,9 @@ use tower_service::Service;
 /// units, or `None` for a request that is not limited. A request reaches the service when it is admitted,
 /// with its [`Held`] in its extensions: the service reports what it [used](Held::used).
 ///
-/// The hold is renewed while the response lasts, also its body. When the body has ended, the hold is settled.
-/// If nothing was reported, the request has used all of it, or nothing if the status is one of a server's
-/// error (5xx). If the client is gone before, what was reported until then is charged.
+/// The hold is renewed until the body of the response has ended, and is then settled. Without reported usage,
+/// the request has used all held units, or none if its status is a server error (5xx). If the client
+/// disconnects before, the usage that was reported until then is charged.
 ///
 /// A refused request gets 429, with `Retry-After` if a wait helps. While the server is unavailable, the
 /// [`WhenUnavailable`](crate::WhenUnavailable) of the account's guard decides: a request that it refuses gets
@@ -143,7 +143,7 @@ where
 }
 
 impl<K> AccountLayer<K> {
-    /// Returns what the request holds, or the reason why it does not reach the service.
+    /// Returns the units that the request holds, or the reason why it does not reach the service.
     fn decide<C: ConnectionLike + Clone + Send + Sync + 'static>(
         &self,
         held: RedisResult<Held<Guard<C>>>,
@@ -163,7 +163,7 @@ impl<K> AccountLayer<K> {
     }
 }
 
-/// The body of a response, which keeps what its request [holds](Held) until it has ended.
+/// The body of a response, which keeps the [`Held`] of its request until it has ended.
 #[derive(Debug)]
 pub struct Kept<R, C: ConnectionLike + Clone + Send + Sync + 'static> {
     body: Pin<Box<R>>,

@@ -18,12 +18,12 @@ use tower_service::Service;
 /// for a request that is not limited. A request reaches the service when it is admitted, with [`Taken`] in
 /// its extensions: from it, the service settles the units that were used, or gives back a place. A request
 /// that does not get its units in time gets 429. If it is refused because too many requests of its flow wait,
-/// the response also has `Retry-After`. A request leaves the queue when its server drops it, as when the
-/// client has closed the connection.
+/// the response also has `Retry-After`. A request leaves the queue when its server drops it, for example
+/// because the client has closed the connection.
 ///
-/// The layer is always ready, and a request that waits holds nothing of the service. When the request has its
-/// turn, it waits until a clone of the service is ready, with its units taken, and is then handled. So a
-/// layer outside this one, such as one that sheds load, does not learn that the service is busy.
+/// The layer is always ready, and a waiting request reserves nothing in the service. At its turn, the request
+/// takes its units, waits until a clone of the service is ready, and is then handled. So an outer layer, such
+/// as a layer that sheds load, does not notice that the service is busy.
 ///
 /// When the server is unavailable, a layer that [fails open](Self::fail_open) lets the request through
 /// without `Taken`, and a layer that [fails closed](Self::fail_closed) responds with 503. After any other
@@ -123,7 +123,7 @@ where
     type Error = S::Error;
     type Future = Responds<Either<R, Full<Bytes>>, S::Error>;
 
-    /// Always ready: a service that is ready may have reserved what it needs for a request.
+    /// Always ready, because a service that is ready may have reserved resources for a request.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }

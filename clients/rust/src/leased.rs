@@ -139,7 +139,7 @@ struct Caller {
     served: oneshot::Sender<Served>,
 }
 
-/// The outcome of a call that waited for a batch.
+/// The outcome of a call that has waited for a batch.
 #[derive(Debug)]
 enum Served {
     /// With the units that were spent for it.
@@ -281,7 +281,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         }
         let mut outcome = Ok(());
         for key in keys {
-            // Read the clock for each key: the age of the units is their age when the call is sent.
+            // The clock is read for each key, because the age of the units counts until the call is sent.
             let give_back = |share: &mut Share| share.holding.give_back(terms, shared.now());
             let Some((units, age)) = shared.shares().get_mut(&key).and_then(give_back) else { continue };
             let back = shared.give_back(&key, units, age).await;
@@ -304,7 +304,7 @@ struct Unread<'a, C> {
 }
 
 impl<C> Drop for Unread<'_, C> {
-    /// Takes back the units of a future that was dropped before it could read that it has them.
+    /// Takes back the units of a future that was dropped before it could read its answer.
     fn drop(&mut self) {
         self.waiting.close(); // from now on, who serves it learns that nobody reads it
         let Ok(served) = self.waiting.try_recv() else { return };

@@ -66,7 +66,7 @@ pub enum Difference {
     Charge(Units),
     /// Gives units back, as `CL.REFUND` does.
     Refund(Units),
-    /// What was used in all, of units that are held: with [`MSettle::hold`](crate::MSettle::hold).
+    /// The whole usage of held units: with [`MSettle::hold`](crate::MSettle::hold).
     Used(Units),
 }
 

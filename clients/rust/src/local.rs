@@ -133,7 +133,8 @@ impl LocalLimiter {
     }
 
     /// Takes units from the chains of an account: from one pool of each, or from none. A pool is a row of
-    /// limiters that take what does not fit those before. Returns whether it has taken.
+    /// limiters, each of which takes the units that do not fit the limiters before it. Returns whether it has
+    /// taken.
     pub(crate) fn take_in_order(&self, chains: &[Chain<'_>]) -> RedisResult<bool> {
         let now = self.now();
         let mut states = self.states();
@@ -307,7 +308,7 @@ pub(crate) fn check(limit: Limit, quantity: Quantity) -> RedisResult<Answer> {
     LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, quantity)
 }
 
-/// Pools in order: limiters that take what does not fit those before, and the quantity of the pool.
+/// Pools in order: the limiters of each pool, and its quantity.
 pub(crate) type Chain<'a> = Vec<(Vec<(&'a [u8], Limit)>, Units)>;
 
 /// The state of a key.

@@ -19,26 +19,26 @@ use tokio::sync::oneshot;
 
 /// Sends calls for the same key and limit as one call, while another one is on its way.
 ///
-/// For each key and limit, at most one call of this process is on its way. Callers that come meanwhile line
-/// up, and one call with [`Saturate`] for the sum of their quantities follows. What it takes is granted in
-/// the order of arrival, and each caller gets the answer that its own call would have got at its place. No
-/// unit is held in this process, none is lost, and the limit holds exactly as with calls of their own. A
-/// caller waits for at most one round trip more, and alone it waits for none.
+/// For each key and limit, at most one call of this process is on its way. Callers that come during that time
+/// wait, and one call with [`Saturate`] for the sum of their quantities follows. Its units are granted in the
+/// order of arrival, and each caller gets the answer that its own call would have got at its place. No unit
+/// is held in this process, none is lost, and the limit holds exactly as with separate calls. A caller waits
+/// for at most one more round trip, and a single caller for none.
 ///
 /// If the emission interval of a rate (the time of one unit) is not a whole number of microseconds, times can
 /// be up to a microsecond longer. Quantities above 1 are merged only with enough smaller ones behind them,
-/// because a single call would otherwise take units that no caller gets. A quantity that is not merged, and
-/// every call for a [`Limit::Window`], a [`Limit::Log`] or a total, whose answers need more than one reply
-/// says, is sent by itself, at the same time. `redis_cell_core::merged` has the arithmetic with its proof.
+/// because a single call would otherwise take units that no caller gets. A quantity that is not merged is
+/// sent separately at the same time. So is every call for a [`Limit::Window`], a [`Limit::Log`] or a total,
+/// whose answers do not follow from one reply. `redis_cell_core::merged` has the arithmetic with its proof.
 ///
 /// [`mtake`](Self::mtake) merges calls for the same mix of limiters.
 ///
 /// All clones share the rows of callers. A caller that is dropped takes nothing: if its call is on its way,
-/// what it took is given back when the answer arrives, as by [`MSettle::of`](crate::MSettle::of).
+/// its units are given back when the answer arrives, as by [`MSettle::of`](crate::MSettle::of).
 ///
-/// The callers of a row are served in the runtime of the first one. While nobody drives that runtime, as
-/// after the `block_on` of a runtime with one thread, they wait in vain until their timeout, and what a
-/// dropped caller took is not given back. A runtime that is dropped leaves the row to the next caller.
+/// The callers of a row are served in the runtime of the first one. While that runtime is not driven, for
+/// example after the `block_on` of a runtime with one thread, they wait until their timeout, and the units of
+/// a dropped caller are not given back. When the runtime is dropped, the next caller serves the row.
 ///
 /// # Example
 /// ```
@@ -103,7 +103,7 @@ impl<A> AsRef<[i64]> for Caller<A> {
     }
 }
 
-/// What a caller is told.
+/// The outcome for a caller.
 trait Told: FromRedisValue + Send + 'static {
     fn admitted(&self) -> bool;
     fn rows(&self) -> &[Answer];
@@ -153,7 +153,7 @@ impl Told for Together<Answer> {
     }
 }
 
-/// Returns what a reply says of each limiter.
+/// Returns the state of each limiter in a reply.
 fn replies(together: &Together<Answer>) -> RedisResult<Vec<Reply>> {
     together.each.iter().map(|row| reply(row, 0)).collect()
 }
@@ -222,14 +222,15 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
     /// Takes units from several limiters, from all or from none. Calls with the same keys and limits in the
     /// same order are merged, whatever their quantities are.
     ///
-    /// A call takes the units of the callers that fit, by what the last reply said remains; a caller that
-    /// does not fit behind those is refused when they have their units. So a caller waits for at most two
-    /// round trips more, and a refusal is up to one round trip old. If another client takes the units
-    /// meanwhile, everything is decided again by the reply to this call; a caller to which that has
-    /// happened twice sends a call of its own.
+    /// A call takes the units of the callers that fit the `remaining` of the last reply; a caller that does
+    /// not fit behind them is refused when they have their units. So a caller waits for at most two more
+    /// round trips, and a refusal is up to one round trip old. If another client takes the units first, the
+    /// reply to this call decides all callers again; a caller to which that has happened twice sends a call
+    /// of its own.
     ///
-    /// Sent by themselves are calls with a place, a [`Limit::Window`], a [`Limit::Log`], a total, limiters in
-    /// shadow, pools in order, a hold, a quantity of 0 or above its limit, and those that may be repeated.
+    /// Calls with a place, a [`Limit::Window`], a [`Limit::Log`], a total, limiters in shadow, pools in
+    /// order, a hold, or a quantity of 0 or above its limit, and calls that may be repeated, are sent
+    /// separately.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -256,7 +257,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
     }
 }
 
-/// Returns the limit as the arithmetic of merged calls has it, or `None` if its calls cannot be merged.
+/// Returns the limit in the form for merged calls, or `None` if its calls cannot be merged.
 fn mergeable(limit: Limit) -> Option<Mergeable> {
     let rated = |rate, capacity| {
         let (rate, capacity) = (core_rate(rate).ok()?, i64::try_from(capacity).ok()?);
@@ -315,18 +316,18 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         }
     }
 
-    /// Gives back what a caller that is gone has taken.
+    /// Gives back the units of a dropped caller.
     fn give_back<A: Told>(self: &Arc<Self>, name: &Name, units: &[i64], unread: &Sent<A>) {
         let (Ok((told, sent)), Ok(runtime)) = (unread, Handle::try_current()) else { return };
         let back = |cmd: Cmd| call::giving_back(&cmd, told.rows(), false, sent.elapsed());
         if let Some(back) = name.mtake(units).ok().filter(|_| told.admitted()).and_then(back) {
             let shared = Arc::clone(self);
-            // What does not arrive is lost, as after the death of the process.
+            // Units whose settlement does not arrive are lost, as after a crash of the process.
             runtime.spawn(async move { shared.ask::<redis::Value>(&back).await });
         }
     }
 
-    /// Tells a caller its answer.
+    /// Passes an answer to its caller.
     fn tell<A: Told>(self: &Arc<Self>, name: &Name, caller: Caller<A>, told: Sent<A>) {
         let Caller { units, answer } = caller;
         if let Err(unread) = answer.send(told) {
@@ -334,7 +335,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         }
     }
 
-    /// Sends one call for callers that it decides exactly, and tells each of them its answer.
+    /// Sends one call for callers that it decides exactly, and passes each of them its answer.
     async fn send(self: &Arc<Self>, name: &Name, callers: Vec<Caller<Answer>>) {
         let (sent, is_alone) = (Instant::now(), callers.len() == 1);
         let Some((key, limit)) = name.limits.first() else { return };
@@ -470,7 +471,7 @@ fn together(rows: &[Granted]) -> RedisResult<Together<Answer>> {
 }
 
 fn told(granted: &Granted) -> Answer {
-    // As the server, which rounds up to whole microseconds.
+    // Rounds up to whole microseconds, like the server.
     let micros = |time: redis_cell_core::Span| Duration::from_micros(time.as_nanos().div_ceil(1_000));
     Answer {
         decision: match granted.verdict {
@@ -501,8 +502,8 @@ impl<C> Drop for Turn<C> {
     }
 }
 
-/// The call of the first caller. When it is answered, a task serves those behind it. If the caller is gone
-/// before, the task waits for the answer, and gives back what was taken.
+/// The call of the first caller. When it is answered, a task serves the callers behind it. If the caller is
+/// dropped before, the task waits for the answer, and gives the units back.
 struct First<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> {
     turn: Option<Turn<C>>,
     units: Box<[i64]>,
@@ -554,7 +555,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Drop for First<
     }
 }
 
-/// A caller that waits. If it is gone when its answer has come, what it took is given back.
+/// A caller that waits. If it is dropped before it reads its answer, its units are given back.
 struct Waits<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> {
     shared: Arc<Shared<C>>,
     name: Arc<Name>,

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 ///
 /// The methods that send the call repeat it if its reply is lost or the server is unavailable
 /// ([`is_unavailable`]): five attempts in all, after pauses of 50 ms, 100 ms, and so on. No attempt begins
-/// after half of the period, so that none arrives when the reply is no longer stored, and none but the second
-/// when the attempts have taken five seconds beside the pauses and the longest wait of the call. To leave
-/// time for repetitions, choose a period of at least four times that wait. Use a separate key for each piece
-/// of work, such as the identifier of a payment. After an error, the call can be made again with the same
-/// key.
+/// after half of the period, so that none arrives when the reply is no longer stored, and none except the
+/// second once the attempts have taken five seconds, not counting the pauses and the longest wait of the
+/// call. To leave time for repetitions, choose a period of at least four times that wait. Use a separate key
+/// for each piece of work, such as the identifier of a payment. After an error, the call can be made again
+/// with the same key.
 ///
-/// A `Connection` or a `MultiplexedConnection` that breaks stays broken. A `ConnectionManager`, a `Client`
-/// and a cluster's connection reconnect for the next attempt.
+/// A broken `Connection` or `MultiplexedConnection` does not reconnect. A `ConnectionManager`, a `Client` and
+/// a cluster's connection reconnect for the next attempt.
 ///
 /// # Example
 /// ```
@@ -105,7 +105,8 @@ impl Attempts {
         let pause = self.pause;
         self.left = self.left.saturating_sub(1);
         self.longest = self.longest.map(|longest| longest.saturating_add(pause));
-        // A reply that is lost in silence takes the whole time of an attempt, and the call is repeated still.
+        // If a reply is lost without an error, the attempt takes its whole time, and the call is repeated
+        // nevertheless.
         let end = self.longest.filter(|_| self.repeated).map_or(self.last, |longest| longest.min(self.last));
         let late = self.begin.elapsed().saturating_add(pause) >= end;
         // The server in which the call waited has become a replica.

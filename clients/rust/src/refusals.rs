@@ -20,10 +20,10 @@ use tokio::sync::Notify;
 ///
 /// A call that the server has refused is refused in this process until its wait is over or its key changes:
 /// the same key, limit and quantity. Refused calls change nothing, but a refund or a deletion does. The
-/// server announces it by client-side caching (`CLIENT TRACKING`), so a remembered refusal is exact up to the
-/// time that this message travels. A connection of its own reads each refused key once, with `CL.MPEEK`.
-/// While this connection is lost, or silent for [`SILENCE`](Self::SILENCE), nothing is remembered, and every
-/// call goes to the server.
+/// server announces these changes by client-side caching (`CLIENT TRACKING`), so a remembered refusal is
+/// exact up to the delay of this message. A connection of its own reads each refused key once, with
+/// `CL.MPEEK`. While this connection is lost, or silent for [`SILENCE`](Self::SILENCE), nothing is
+/// remembered, and every call goes to the server.
 ///
 /// The `remaining` of a remembered refusal is that at the time of the refusal. If clients wait for the key in
 /// the server and one gives up, a remembered wait is not shortened, because the key does not change. It needs
@@ -58,17 +58,17 @@ struct Shared {
 
 type Asked = (Limit, u64);
 
-/// A key that is read. The number tells it from another reading of the key, after a change.
+/// A key that is read. The number distinguishes readings of the same key before and after a change.
 type Reading = (Vec<u8>, Asked, u64);
 
 #[derive(Debug, Default)]
 struct Memory {
     known: HashMap<Vec<u8>, HashMap<Asked, Refusal>>,
-    /// What is being read, and has not changed since, with the number of the reading.
+    /// The keys that are being read and have not changed since, with the numbers of their readings.
     asked: HashMap<Vec<u8>, HashMap<Asked, u64>>,
     queue: Vec<Reading>,
     readings: u64,
-    /// When the server was heard of last, while its announcements arrive.
+    /// The instant of the last message of the server, while its announcements arrive.
     heard: Option<Instant>,
     /// Whether there is a task for the connection.
     is_tracked: bool,
@@ -94,7 +94,7 @@ impl Refusals {
     /// How long the server may be silent before everything is forgotten: one second.
     pub const SILENCE: Duration = Duration::from_secs(1);
 
-    /// The time between two signs of life of the server.
+    /// The time between two pings.
     const BEAT: Duration = Duration::from_millis(250);
 
     /// How many keys are read in one write.
@@ -162,8 +162,8 @@ impl Refusals {
         if let Quantity::Units(units) = quantity { self.recall(key, limit, units) } else { None }
     }
 
-    /// Learns from the server's answer to a call: begins to remember its refusal. The connection is served by
-    /// a task of this tokio runtime, or by a thread of its own outside one.
+    /// Begins to remember the refusal in the server's answer to a call. The connection is served by a task of
+    /// this tokio runtime, or by a thread of its own outside one.
     pub fn learn(&self, key: &[u8], limit: impl Into<Limit>, quantity: impl Into<Quantity>, answer: &Answer) {
         let (shared, Quantity::Units(units)) = (&self.shared, quantity.into()) else { return };
         if answer.retry_after().is_none_or(|wait| wait < shared.least) {
@@ -188,7 +188,7 @@ impl Refusals {
             let track = Track(Arc::downgrade(shared));
             match Handle::try_current() {
                 Ok(runtime) => drop(runtime.spawn(track.run())),
-                // If no thread can start, nothing is remembered, as while the connection is lost.
+                // If no thread can start, nothing is remembered, as without a connection.
                 Err(_) => drop(std::thread::Builder::new().spawn(move || track.run_in_thread())),
             }
         }
@@ -211,7 +211,7 @@ impl Memory {
         self.queue.drain(..most).collect()
     }
 
-    /// Forgets everything: the server may not announce what changes.
+    /// Forgets everything, because the server may not announce changes.
     fn forget(&mut self) {
         self.known.clear();
         self.asked.clear();
@@ -279,10 +279,9 @@ impl Drop for Track {
 }
 
 impl Track {
-    /// Reads refused keys and asks for signs of life, until the connection is lost or no [`Refusals`] is
-    /// left.
+    /// Reads refused keys and sends pings, until the connection is lost or no [`Refusals`] is left.
     async fn run(self) {
-        // What is wrong shows in the calls, which all go to the server then.
+        // The calls, which are then all sent to the server, return the error.
         let _: RedisResult<()> = self.follow().await;
     }
 
@@ -321,8 +320,8 @@ impl Track {
     }
 }
 
-/// Reads keys, whose next changes the server then announces. They share a round trip: one after the other,
-/// the keys of a flood would be learned more slowly than they come.
+/// Reads keys, whose next changes the server then announces. They share a round trip, because reading the
+/// keys of a flood one after the other would be slower than the flood.
 async fn read(
     shared: &Shared,
     connection: &mut MultiplexedConnection,
@@ -342,7 +341,8 @@ async fn read(
     if read.is_empty() {
         return Ok(());
     }
-    // Values, because a reply that is no answer would fail all others.
+    // The replies are read as values, because one reply that is not an answer would otherwise be an error for
+    // all.
     let answers: Vec<RedisResult<Value>> = looks.ignore_errors().query_async(connection).await?;
     for (reading, answer) in read.into_iter().zip(answers) {
         let answer = answer.and_then(|answer| Ok(redis::from_redis_value(answer)?));

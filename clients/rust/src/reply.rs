@@ -32,8 +32,7 @@ pub struct Answer {
     pub limit: u64,
     /// The quantity that could be admitted now, after this call.
     pub remaining: u64,
-    /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
-    /// expiry.
+    /// The time until the limiter is fully replenished; [`Duration::MAX`] for a total without an expiry.
     pub reset_after: Duration,
     /// The units that a call with [`Saturate`](crate::Saturate) has taken, or those that a call with pools in
     /// order has taken from this limiter; `None` for other calls.
@@ -74,11 +73,10 @@ pub struct Balance {
     pub remaining: u64,
     /// While `over_limit`, the time until one more unit would be admitted, or until a place is free.
     pub retry_after: Option<Duration>,
-    /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
-    /// expiry.
+    /// The time until the limiter is fully replenished; [`Duration::MAX`] for a total without an expiry.
     pub reset_after: Duration,
-    /// The units that this limiter bears of those used, in a settlement of pools in order; `None` for other
-    /// calls.
+    /// The part of the used units that is charged to this limiter, in a settlement of pools in order; `None`
+    /// for other calls.
     pub taken: Option<u64>,
 }
 
@@ -90,7 +88,7 @@ pub enum BookingDecision {
     Booked(Duration),
     /// Nothing was booked, because the wait would be this long, and the call accepts only a shorter one.
     TooLate(Duration),
-    /// Nothing was booked, and nothing ever can be: the quantity exceeds the limit.
+    /// Nothing was booked, and no wait helps: the quantity exceeds the limit.
     Never,
 }
 
@@ -107,8 +105,7 @@ pub struct Booking {
     pub limit: u64,
     /// The quantity that could be booked now without a wait, after this call.
     pub remaining: u64,
-    /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
-    /// expiry.
+    /// The time until the limiter is fully replenished; [`Duration::MAX`] for a total without an expiry.
     pub reset_after: Duration,
 }
 

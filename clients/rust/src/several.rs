@@ -189,7 +189,7 @@ impl Taken {
         let admitted = answer.combined.admitted();
         let rows = limiters.keys.iter().zip(&answer.each).map(|((key, quantity), row)| {
             // A limiter in shadow that would have refused the call has taken nothing. With chains, each row
-            // says what was taken.
+            // has the units that were taken.
             let units = row.taken.unwrap_or(if admitted && row.admitted() { *quantity } else { 0 });
             (key.clone(), (units, row.reset_after))
         });

@@ -114,7 +114,7 @@ impl Node {
         answer.map_err(|error| explained(&sent.cmd, error))
     }
 
-    /// Waits for the answer, or until there is nobody who waits for it.
+    /// Waits for the answer, or until its caller is dropped.
     async fn run(
         self: Arc<Self>,
         mut own: Own,
@@ -161,7 +161,7 @@ impl Node {
             // The unused connections are probably broken too.
             self.unused().clear();
         }
-        // If the caller is gone by now, `Sent` gives back.
+        // If the caller has been dropped, `Sent` gives the units back.
         let _: Result<(), _> = sender.send(answer);
     }
 
@@ -188,20 +188,20 @@ impl Node {
 /// The assumed longest time from a turn until the client knows of it, if nobody waits for it any more.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Gives back what a call has taken for which nobody waits any more. Its answer has just come.
+/// Gives back the units of a call whose caller was dropped, and whose answer has just come.
 async fn give_back(own: &mut Own, cmd: &Cmd, answer: &Together<Answer>, begun: Instant) {
     let age = begun.elapsed().min(LATE);
     for (logs, age) in [(false, age), (true, Duration::ZERO)] {
         let back = giving_back(cmd, &answer.each, logs, age).filter(|_| answer.combined.admitted());
         if let Some(back) = back {
-            // What does not arrive is lost, as after the death of the process.
+            // Units whose settlement does not arrive are lost, as after a crash of the process.
             let sent = back.exec_async(&mut own.connection);
             let _: Result<RedisResult<()>, _> = timeout(Waiter::MARGIN, sent).await;
         }
     }
 }
 
-/// A call whose answer somebody waits for.
+/// A call with a caller that waits for its answer.
 struct Sent {
     node: Arc<Node>,
     cmd: Cmd,

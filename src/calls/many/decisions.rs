@@ -91,7 +91,7 @@ impl<'c> Request<'c> {
             }
             None if !named.is_pool => named.limiter.take(&target)?,
             _ if named.limiter.releases() && share.is_none() => named.limiter.keep(plan.answer(at)),
-            // What has run out comes back to limiters that are passed over, too.
+            // Units that have run out come back to limiters that are passed over, too.
             Some(seen) => seen.decide(at, &named.limiter.with_units(share.unwrap_or(0)), &target, verb)?,
             None => match (share, &named.limiter, loaded) {
                 (Some(units), Limiter::Fixed(window), Some((counter, now))) => {
@@ -162,7 +162,7 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// In what remains of the first limiter, the costs of the clients that go on waiting count as taken.
+    /// In the `remaining` of the first limiter, the costs of the clients that still wait count as taken.
     #[cold]
     fn count_behind(
         &self,
@@ -181,7 +181,7 @@ impl<'c> Request<'c> {
         let remaining = if pending.answer().limited() {
             peek(named, 0, &behind, seen.map(|(seen, _)| seen)).map(|answer| answer.remaining)
         } else {
-            // If it would be refused behind them, they wait for all that remains.
+            // If the call would be refused behind them, they wait for all units that remain.
             let taken = match seen {
                 Some((seen, index)) => seen.decide(index, &named.limiter, &behind, Verb::Take),
                 None => named.limiter.take(&behind),

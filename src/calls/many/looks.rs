@@ -1,4 +1,4 @@
-//! What the limiters of a call would say, without taking anything.
+//! The answers that the limiters of a call would give, without taking anything.
 
 use redis_cell_core::several::{self, Row};
 use redis_cell_core::{Answer, Instant, Span, Verdict};
@@ -13,17 +13,17 @@ use crate::limiters::Target;
 use crate::outcome::{Outcome, Repeated, Rows};
 use crate::waiting::{self, Others};
 
-/// What a look does with the clients that wait.
+/// How a check treats the clients that wait.
 #[derive(Clone, Copy)]
 enum Queues {
-    /// What they wait for counts as taken.
+    /// The units that they wait for count as taken.
     Count,
-    /// It looks as if there were none.
+    /// The check ignores them.
     Ignore,
 }
 
 impl<'c> Request<'c> {
-    /// The answers that [`take`](Self::take) would give, with the numbers of the states as they are.
+    /// The answers that [`take`](Self::take) would give, with the numbers of the present states.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -83,13 +83,13 @@ impl<'c> Request<'c> {
         Ok((rows, plan))
     }
 
-    /// What each limiter says of its whole quantity before anything is taken.
+    /// The answer of each limiter to its whole quantity before anything is taken.
     pub(super) fn planned(&self, plan: &Plan) -> impl Iterator<Item = Row> {
         self.limiters.iter().zip(0..).map(|(named, at)| Row::of(plan.answer(at), named.shadow))
     }
 
-    /// The verdict on the call where its limiters have none: it renews what its owner holds, whatever they
-    /// say, or its owner is new, and there are as many parts as there may be.
+    /// The verdict on the call in the cases in which its limiters do not decide: the call renews the parts of
+    /// its owner, or its owner is new and the key has the largest number of parts.
     #[inline]
     pub(super) fn ruling(
         &self,
@@ -114,7 +114,7 @@ impl<'c> Request<'c> {
         self.limiters.iter().zip(0..).filter(|(named, at)| !named.limiter.releases() && takes(*at)).count()
     }
 
-    /// The time until the key of `HOLD` may have room for the call; `None` when it has.
+    /// The time until the key of `HOLD` may have room for the call; `None` if it has room.
     fn wait_for_room(
         &self,
         call: &Call<'c>,
@@ -128,7 +128,8 @@ impl<'c> Request<'c> {
         if seen.has_more() {
             return Ok(None); // its turn goes on with what is not carried out at once
         }
-        // What a call takes from chains, and so how many parts it adds, depends on the states.
+        // The limiters from which a call takes in chains, and so the number of parts that it adds, depend on
+        // the states.
         let (_, plan) = self.rows(call, handles, (now, Queues::Count), Some(seen))?;
         Ok(seen.is_full(self.parts(plan.as_ref())))
     }
@@ -152,13 +153,13 @@ impl<'c> Request<'c> {
         };
         let mut handles = Handles::default();
         let key = handles.open_alone(call, first.key, Access::Read)?;
-        // Behind this many clients, nobody gets a place.
+        // Behind this many clients, no client gets a place.
         let at = Target { ahead: u64::MAX, ..first.target(call, &key, ffi::now()) };
         Ok(!first.limiter.peek(&at)?.limited())
     }
 
-    /// Whether the call cannot be admitted within its timeout, as far as each limiter knows by itself.
-    /// Clients that wait may leave, and places may be given back.
+    /// Whether some limiter cannot admit the call within its timeout, whatever other clients do: clients that
+    /// wait may leave, and places may be given back.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -199,7 +200,7 @@ impl<'c> Request<'c> {
         })
     }
 
-    /// The outcome by which the limiters would decide the call if no client of any flow waited.
+    /// The outcome of the call if no client of any flow waited.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -207,7 +208,7 @@ impl<'c> Request<'c> {
         Ok(Outcome::Several(self.without_queues(call)?, self.unit))
     }
 
-    /// The rows by which the limiters would decide the call if no client of any flow waited.
+    /// The rows of the call if no client of any flow waited.
     ///
     /// # Errors
     /// The errors of any limiter.
@@ -305,7 +306,7 @@ impl<'c> Request<'c> {
     }
 
     /// The time until a limiter admits the call, or until its key expires or units of it run out if that is
-    /// earlier; `None` when it admits it, or when only a call that takes can tell.
+    /// earlier; `None` if the limiter admits it, or if only a call that takes can find out.
     fn wait_for(
         &self,
         (named, index): (&Named<'c>, usize),
@@ -356,7 +357,7 @@ impl<'c> Request<'c> {
     }
 }
 
-/// The answer that a call that takes would get, with the numbers of the state as it is.
+/// The answer that a call that takes would get, with the numbers of the present state.
 #[inline]
 pub(super) fn peek<'c>(
     named: &Named<'c>,

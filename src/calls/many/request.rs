@@ -20,7 +20,7 @@ use crate::outcome::FEW;
 const NEVER: &[u8] = b"-1";
 
 /// The positions of the keys among the arguments of a call, counted from the name of the command at 0: the
-/// keys of all complete limiters, and then the keys of `ONCE` and `HOLD` as they stand.
+/// keys of all complete limiters, and then the keys of `ONCE` and `HOLD` in their order.
 pub fn keys(call: &Call) -> Vec<usize> {
     keys_among(call, &several::Keyword::ALL)
 }
@@ -68,11 +68,12 @@ pub struct Request<'c> {
     pub(super) age: Option<Span>,
     /// Where the reply is stored, for calls that repeat this one.
     pub(super) once: Option<Once<'c>>,
-    /// What is held, settled or carried out. It is in a box because nearly all calls have none.
+    /// The holds that the call takes, settles or brings back. It is in a box because nearly all calls have
+    /// none.
     pub(super) hold: Option<Hold<'c>>,
-    /// How the call waits, and its flow.
+    /// The options for waiting, and the flow.
     pub queued: Queued<'c>,
-    /// Whether it is this client's turn at its first limiter.
+    /// Whether this client has its turn at its first limiter.
     pub(super) is_turn: bool,
 }
 
@@ -114,7 +115,7 @@ impl<'c> Request<'c> {
         Self { limiters, has_chains: false, unit, age: None, once: None, hold: None, queued, is_turn: false }
     }
 
-    /// Reads the arguments again if their unit is another one.
+    /// Reads the arguments again if their unit is not the assumed one.
     #[cold]
     fn parse_again(&mut self, call: &Call<'c>, verb: Verb, error: Error) -> Result<(), Error> {
         let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
@@ -236,7 +237,7 @@ impl<'c> Request<'c> {
         self.limiters.iter().map(|Named { name, limiter, .. }| Held { name, limiter })
     }
 
-    /// What the key of `HOLD` says, if the call has one.
+    /// The content of the key of `HOLD`, if the call has one.
     #[inline]
     pub(super) fn look<'k>(
         &self,
@@ -270,7 +271,7 @@ impl<'c> Request<'c> {
     /// The key of the first limiter, for which the call waits.
     ///
     /// # Errors
-    /// [`Error::SYNTAX`] when there is none, which parsing rules out.
+    /// [`Error::SYNTAX`] if there is none, which parsing excludes.
     pub fn first(&self) -> Result<Arg<'c>, Error> {
         self.limiters.first().map(|named| named.key).ok_or(Error::SYNTAX)
     }
@@ -280,8 +281,8 @@ impl<'c> Request<'c> {
         self.limiters.iter().filter(|named| !named.shadow).map(|named| named.key)
     }
 
-    /// The keys of the other limiters that may keep the call waiting, and that of `HOLD`: a settlement of
-    /// another owner can make units run out at once.
+    /// The keys of the other limiters for which the call may wait, and the key of `HOLD`, because a
+    /// settlement of another owner can bring units back at once.
     pub fn others(&self, call: &Call<'c>) -> impl Iterator<Item = &'c [u8]> {
         let limiters = self.limiters.iter().skip(1).filter(|named| !named.shadow).map(|named| named.name);
         limiters.chain(self.hold.as_ref().map(|hold| call.bytes(hold.key)))
@@ -303,7 +304,7 @@ impl<'c> Request<'c> {
         Ok((first.limiter.units().unsigned_abs(), cost))
     }
 
-    /// Whether anything taken from the limiter or the chain of this row may be given back at any time.
+    /// Whether units of the limiter or the chain of this row may be given back at any time.
     pub(super) fn releases(&self, at: usize, role: Role) -> bool {
         self.behind(at, role).iter().any(|named| named.limiter.releases())
     }
@@ -317,7 +318,7 @@ impl<'c> Request<'c> {
         chain.chunk_by(|_, next| next.join != Join::None).next().unwrap_or_default()
     }
 
-    /// The same call, when it is its turn at its first limiter: nobody in its own queue is before it.
+    /// The same call at its turn, when no client in its own queue is before it.
     pub fn at_its_turn(&mut self) -> &Self {
         self.is_turn = true;
         self
@@ -334,7 +335,7 @@ impl<'c> Named<'c> {
     }
 }
 
-/// Reads the time after `RESET`; the longest for -1, which only some limiters reply.
+/// Reads the time after `RESET`; the longest time for -1, which only some limiters return.
 fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
     match call.bytes(call.arg(Behind::position(at)).ok_or(Error::SYNTAX)?) {
         NEVER => Ok(Span::MAX),
@@ -346,7 +347,7 @@ fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
 #[inline(always)]
 fn names_a_key_twice(limiters: &[Named]) -> bool {
     if limiters.len() <= 4 * FEW {
-        // All pairs are compared, which needs no memory.
+        // Compares all pairs, which needs no memory.
         let mut rest = limiters.iter();
         while let Some(one) = rest.next() {
             if rest.clone().any(|other| one.name == other.name) {

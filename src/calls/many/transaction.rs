@@ -24,7 +24,7 @@ use crate::waiting;
 enum End {
     /// As the rows say.
     Rows,
-    /// With this verdict, whatever the rows say.
+    /// With this verdict in place of that of the rows.
     Ruled(Verdict),
     /// With the reply of the call that it repeats.
     Repeated(Repeated),
@@ -116,9 +116,9 @@ impl<'c> Request<'c> {
         self.attempt::<false>(call, handles, verb, plan, rows, announcements)
     }
 
-    /// Does so once. What is to be published is added to `announcements`. If another module has interfered,
-    /// the keys are lost, and nothing has changed. A call that is `PLAIN` has neither chains nor `HOLD`, and
-    /// pays for none.
+    /// One attempt, which adds the events to `announcements`. If another module has interfered, the keys are
+    /// lost, and nothing has changed. A `PLAIN` call has neither chains nor `HOLD`, and is compiled without
+    /// them.
     #[inline(always)]
     fn attempt<const PLAIN: bool>(
         &self,
@@ -185,7 +185,7 @@ impl<'c> Request<'c> {
             plan.complete(&self.limiters, rows, false);
         }
         if let Some((mut key, until)) = reply {
-            // The reply may be a new key, in whose event other modules may act on these.
+            // The reply may be a new key, and in its event other modules may change these keys.
             decided.clear();
             let combined = several::combine_rows(rows);
             announcements.push(Once::store(&mut key, rows, combined, self.unit, until));
@@ -193,7 +193,7 @@ impl<'c> Request<'c> {
         Ok(End::Rows)
     }
 
-    /// Carries out `work` on the keys of the call, again if another module may have acted on keys that were
+    /// Runs `work` on the keys of the call, and repeats it if another module may have changed keys that were
     /// open.
     ///
     /// # Errors
@@ -219,20 +219,21 @@ impl<'c> Request<'c> {
         Err(Error::Busy)
     }
 
-    /// Whether other modules may act on a key of the call while another one is open.
+    /// Whether other modules may change a key of the call while another key is open.
     #[inline]
     fn is_disturbed(&self) -> bool {
         ffi::is_beside_others() && (self.limiters.len() > 1 || self.once.is_some() || self.hold.is_some())
     }
 
-    /// Whether the call creates one of its keys, or that of its holds, while other modules may act on others.
+    /// Whether the call creates one of its keys, or the key of its holds, while other modules may change the
+    /// other keys.
     #[inline]
     fn creates_beside_others(&self, decided: &[Decided<'_, 'c>], creates_holds: bool) -> bool {
         self.is_disturbed() && (creates_holds || decided.iter().any(Decided::creates))
     }
 
-    /// Opens and closes all keys until opening them makes none of them expire, so that other modules have
-    /// acted on the expiries.
+    /// Opens and closes all keys until none of them expires, so that the events of all expiries come before
+    /// the decision.
     #[cold]
     fn let_expire(&self, call: &Call<'c>, handles: &mut Handles, access: Access) -> Result<(), Error> {
         let options = self.once.iter().map(|once| once.key).chain(self.hold.iter().map(|hold| hold.key));
@@ -264,7 +265,7 @@ impl<'c> Request<'c> {
                 Some(plan) if named.is_pool => plan.answer(index),
                 _ if answer.limited() && seen.is_none() => answer,
                 // An admission that is not carried out has the numbers of a check, and so has a total that
-                // would have lived as long as what is held of it.
+                // would have lived as long as its held units.
                 _ => peek(named, index, &self.target(named, call, key, now), seen)
                     .inspect_err(|_| rows.clear())?,
             };
@@ -299,7 +300,7 @@ impl<'c> Request<'c> {
         let end = ruling.map_or(End::Rows, End::Ruled);
         if ruling.map_or(refuses, Verdict::is_limited) {
             self.refusal(call, now, decided, plan, Some(&*seen), rows)?;
-            // Where the key is full, what has run out makes room for later calls.
+            // If the key is full, parts that have run out make room for later calls.
             if seen.has_run_out(self.limiters.iter().map(|named| &named.limiter))
                 || ruling.is_some() && seen.removed() > 0
             {
@@ -338,7 +339,7 @@ impl<'c> Request<'c> {
         Ok(end)
     }
 
-    /// Writes what a refused call changes: the units of others that have run out come back. No key is
+    /// Writes the changes of a refused call: units of other owners that have run out come back. No key is
     /// created.
     fn write_run_out(
         &self,
@@ -360,7 +361,7 @@ impl<'c> Request<'c> {
     }
 
     /// Carries out all decisions of an admitted call if keys have to be created while other modules are
-    /// loaded. If another module has interfered, gives back what was taken and returns `None`.
+    /// loaded. If another module has interfered, gives the units back and returns `None`.
     #[cold]
     fn write_new_first(
         &self,
@@ -492,7 +493,7 @@ impl<'c> Request<'c> {
                 announcements.extend(named.limiter.write(&pending, &mut key, call));
                 Ok(())
             };
-            // If the key holds something else by now, it belongs to another module.
+            // If the key now holds something else, it belongs to another module.
             let _ = (0..ffi::ROUNDS).find(|_| !matches!(back(), Err(Error::Busy)));
         }
     }
@@ -526,7 +527,7 @@ impl<'c> Named<'c> {
     }
 }
 
-/// The combined answer of a call, whose verdict may be another than that of its limiters.
+/// The combined answer of a call, whose verdict may differ from that of its limiters.
 fn combined(rows: &[Row], ruling: Option<Verdict>) -> Option<Answer> {
     let answer = several::combine_rows(rows)?;
     Some(Answer { verdict: ruling.unwrap_or(answer.verdict), ..answer })

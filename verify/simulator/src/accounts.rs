@@ -26,7 +26,7 @@ pub enum Origin {
     Rate(i128, i128),
 }
 
-/// What an owner holds of one limiter.
+/// The part of one limiter that an owner holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     key: String,
@@ -360,7 +360,7 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
             after = Some(taken(&part.limit, after.as_ref(), now, units)?);
             model.store(&part.key, &part.limit, after.clone());
         }
-        // A total that is forgotten when it is idle lives as long as what is held of it.
+        // A total with an idle time lives as long as its held parts.
         if let (Some(State::Count { used, end }), Some(period)) = (&after, period)
             && !refused
             && !looks
@@ -517,7 +517,7 @@ fn settling(call: &Call, model: &mut Model, mut book: Vec<Held>) -> Result<Decid
     Ok(Decided { rows, book, is_admitted: true })
 }
 
-/// What each limiter of a chain bears of the units that were used.
+/// The part of the used units that is charged to each limiter of a chain.
 fn bear(
     call: &Call,
     model: &Model,

@@ -34,7 +34,7 @@ pub fn module_reads() {
     MODULE_WALL.store(wall(), Relaxed);
 }
 
-/// What the module's clock would show.
+/// The expected reading of the module's clock.
 pub fn module() -> i64 {
     let last = MODULE.load(Relaxed);
     if last == 0 {

@@ -54,7 +54,7 @@ pub fn writes(name: &str) -> Option<bool> {
     COMMANDS.iter().find(|(known, _)| *known == name).map(|(_, writes)| *writes)
 }
 
-/// What a command has done.
+/// The effect of a command.
 #[derive(Debug)]
 pub struct Applied {
     /// Its reply.

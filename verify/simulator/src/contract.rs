@@ -323,7 +323,7 @@ impl Call {
         Some(())
     }
 
-    /// Whether the call only looks.
+    /// Whether the call only checks.
     pub fn looks(&self) -> bool {
         ["PEEK", "MPEEK"].contains(&self.verb.as_str())
     }
@@ -356,7 +356,7 @@ fn timeout(text: &str) -> Option<Option<i128>> {
     Some((seconds > 0.0).then_some((seconds * 1e9).ceil() as i128))
 }
 
-/// What a call must reply, and what its keys must hold then.
+/// The required reply to a call, and the required states of its keys after it.
 #[derive(Debug)]
 pub struct Expected {
     /// The reply on one line, or the beginning of an error.
@@ -529,7 +529,7 @@ fn accounted(call: &Call, mut model: Model, lead: i128, held: &BTreeMap<String, 
     };
     Some(match decided {
         Err(error) => Expected { reply: Err(error), keys: before, book: Some(book) },
-        // It waits, or is told null at once.
+        // It waits, or gets null at once.
         Ok(decided) if call.verb == "BMTAKE" && !decided.is_admitted && call.max_len != Some(0) => {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What must hold after every step.
+//! The properties that must hold after every step.
 //!
 //! - *contract*: replies and states are those of the model; clients are served in the order that the pages
 //!   promise; a timeout is told in time
@@ -84,7 +84,7 @@ impl Line {
     }
 }
 
-/// What was admitted on a key by one limit.
+/// The units that one limit has admitted on a key.
 #[derive(Clone, Debug, Default)]
 struct Ledger {
     /// `max_burst`, and the rate.
@@ -168,7 +168,7 @@ impl Flows {
     }
 }
 
-/// What a quantity adds to the tags of a flow of this weight.
+/// The increase of the tags of a flow of this weight for a quantity.
 fn step(quantity: i128, weight: i128) -> i128 {
     ((quantity << 32) + weight - 1) / weight
 }
@@ -213,7 +213,7 @@ pub struct Judge {
     pub looked: u64,
 }
 
-/// What was there before a step.
+/// The state before a step.
 #[derive(Debug, Default)]
 pub struct Before {
     call: Option<(u64, Words, i32, Call)>,
@@ -250,7 +250,7 @@ impl Judge {
         with(|world| world.replied.clear());
     }
 
-    /// Looks at the world before a step.
+    /// Records the state before a step.
     pub fn before(&mut self, step: &Step) -> Before {
         with(|world| {
             (world.seen, world.signalled, world.published) = Default::default();
@@ -287,7 +287,7 @@ impl Judge {
             is_plain && world.settings.tick == 0
         });
         before.is_plain &= !self.is_set_within && call.once.is_none();
-        // What a client waits for counts as taken of the keys that it waits for.
+        // The units that a client waits for count as taken from its keys.
         let is_behind = !["CHARGE", "REFUND", "PAUSE", "MSETTLE"].contains(&call.verb.as_str());
         for part in &call.parts {
             let place = (db, part.key.clone());
@@ -308,7 +308,7 @@ impl Judge {
         before
     }
 
-    /// Looks at the world after a step.
+    /// Checks the state after a step.
     pub fn after(&mut self, step: &Step, before: &Before) {
         let answers = with(|world| {
             world.sees = false;
@@ -354,7 +354,7 @@ impl Judge {
         if !has_its_turn {
             self.free_since = clock::monotonic();
         }
-        // What ended in the course of the step.
+        // The waits that ended during the step.
         let ended = with(|world| {
             let unpaused = clock::monotonic() - (clock::wall() - world.paused_until * MILLI);
             world.timed_since.max(unpaused)
@@ -585,7 +585,7 @@ impl Judge {
         });
     }
 
-    /// A refusal, a look and an error change nothing. What has expired may go.
+    /// A refusal, a check and an error change nothing. Expired keys may be deleted.
     fn pure(&self, call: &Call, answer: &Answer, before: &Before) {
         let refused = match &answer.reply {
             Reply::Error(_) | Reply::Null => true,
@@ -596,7 +596,7 @@ impl Judge {
         if !refused && !call.looks() {
             return;
         }
-        // What has run out comes back, even if the call is refused.
+        // Units that have run out come back, even if the call is refused.
         if call.hold.is_some() && !call.looks() && !matches!(answer.reply, Reply::Error(_)) {
             return;
         }

@@ -8,7 +8,7 @@ use crate::server;
 use crate::world::{self, MILLI, with};
 use crate::writer::Writer;
 
-/// What came of a history.
+/// The result of a history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The history, up to the step that failed.
@@ -136,7 +136,7 @@ fn play(module: &Module, source: &Source, mut say: Option<&mut dyn FnMut(&str)>)
     }
 }
 
-/// Ends a world: everybody leaves, every key goes, and the memory is given back.
+/// Ends a run: all clients leave, all keys are deleted, and the memory is freed.
 fn finish(module: &Module, memory: i64) {
     let clients: Vec<u64> = with(|world| {
         (world.is_full, world.busy) = (false, 0);
@@ -249,7 +249,7 @@ pub fn shrink(module: &Module, report: &Report) -> Report {
     let fails = |history: &History| {
         let found = run(module, &Source::History(history.clone()));
         let same = found.violation.as_ref().map(|(oracle, _)| oracle) == oracle.as_ref();
-        // What comes behind the failure is cut off.
+        // The steps after the failure are removed.
         same.then_some(found)
     };
     let Some(mut best) = fails(&report.history) else { return report.clone() };

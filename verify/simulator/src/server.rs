@@ -323,7 +323,7 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
     applied.reply
 }
 
-/// What a command of the module has replied; it is counted.
+/// Counts the reply of a command of the module.
 fn replied(words: &Words, context: &Context) -> Option<Reply> {
     let reply = reply_of(&context.tokens)?;
     let is_error = matches!(reply, Reply::Error(_));
@@ -584,7 +584,7 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
     reply
 }
 
-/// What clients do with other clients.
+/// The commands of clients that concern other clients.
 fn client_command(words: &Words) -> Reply {
     let word = |at: usize| {
         words.get(at).map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default()
@@ -964,7 +964,7 @@ fn evict(db: i32, key: &[u8]) {
     }
 }
 
-/// What happens to the replica of the server.
+/// The events of the server's replica.
 fn replica(what: &str) {
     match what {
         "comes" => {
@@ -1027,7 +1027,7 @@ pub fn load(module: &boundary::Module) -> bool {
     loaded
 }
 
-/// Unloads the module, when nobody waits.
+/// Unloads the module, when no client waits.
 pub fn unload(module: &boundary::Module) {
     enter(Context::default(), |context| module.unload(context));
 }

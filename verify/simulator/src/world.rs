@@ -1,4 +1,4 @@
-//! What the simulated server is at an instant, and what a call of the module API does to it.
+//! The state of the simulated server, and the effects of calls of the module API on it.
 //!
 //! The functions here never call the module; [`crate::server`] does, while the world is not borrowed.
 
@@ -126,7 +126,7 @@ pub struct Range {
     pub bounds: (f64, f64),
 }
 
-/// What the module runs in.
+/// The context in which the module runs.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The selected database.
@@ -179,7 +179,7 @@ pub struct Blocked {
 pub struct Client {
     /// The selected database.
     pub db: i32,
-    /// What it is blocked by.
+    /// The command that has blocked the client.
     pub blocked: Option<usize>,
     /// Since when, in nanoseconds of the monotonic clock.
     pub since: i64,
@@ -248,7 +248,7 @@ pub struct Answer {
 /// The server.
 #[derive(Debug, Default)]
 pub struct World {
-    /// What the history says of it.
+    /// The settings of the history for it.
     pub settings: Settings,
     /// The keys.
     pub keys: Keyspace,
@@ -318,7 +318,7 @@ pub struct World {
     pub reactions: Vec<Reaction>,
     /// Whether it acts at present.
     pub is_reacting: bool,
-    /// What it has run in this step.
+    /// The commands that it has run in this step.
     pub acted: Vec<Words>,
     /// Why calls begin again: how often it has acted in this step, or a key has expired as it was opened. A
     /// key that is not opened at all is reason enough to end a call.

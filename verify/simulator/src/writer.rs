@@ -1,5 +1,5 @@
-//! From a seed to a history: a small world, and what happens in it next. The writer sees the world, so that
-//! it can aim at instants at which something is about to happen.
+//! Writes a history from a seed. The writer reads the state of the simulated server, so that it can choose
+//! instants just before or after an event.
 
 use std::rc::Rc;
 
@@ -74,7 +74,7 @@ pub struct Writer {
     theme: Theme,
     keys: Vec<Key>,
     clients: u64,
-    /// What the next steps are.
+    /// The next steps.
     planned: Vec<Step>,
     cluster: bool,
     /// What the names of keys begin with: in a cluster, all of them are in one slot.
@@ -352,7 +352,7 @@ impl Writer {
         key
     }
 
-    /// What a client waits for, if one is found soon.
+    /// The call of a client that waits, if one is found soon.
     fn awaited(&mut self) -> Option<Call> {
         let client = self.random.u64(1..=self.clients);
         let words = with(|world| {

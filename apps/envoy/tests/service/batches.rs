@@ -35,7 +35,7 @@ async fn two_processes_admit_no_more_than_a_quota_together() {
     let services = [Service::start(&server, &rules(text)), Service::start(&server, &rules(text))];
     let (first, second) = (services[0].client().await, services[1].client().await);
     let (a, b) = tokio::join!(at_once(&first, 500, &["hot=1"]), at_once(&second, 500, &["hot=1"]));
-    // What one of them holds can be missing in the other.
+    // Units that one of them holds are not available to the other.
     assert!(a + b <= 300 && a + b >= 200, "{a} {b}");
     let more = first.admitted(100, &["hot=1"]).await + second.admitted(100, &["hot=1"]).await;
     assert!(a + b + more <= 300, "{a} {b} {more}");

@@ -374,7 +374,7 @@ FIVE, batch: 5, ban: 1m => .batch: is not for rules with a ban, which the server
     }
     let quota = limited("unit: day, requests_per_unit: 5, batch: 5") + "    quota_mode: true\n";
     assert_eq!(errors(&quota), "a.yaml:4: descriptors[0].rate_limit: with quota_mode a rule has no batch");
-    // What the server would refuse.
+    // Limits that the server would reject.
     assert!(error("unit: day, requests_per_unit: 2000000, algorithm: log").starts_with(": "));
 }
 
@@ -427,8 +427,7 @@ descriptors:
   - {<<: [{key: x, value: y}, *detailed], key: f}
 ",
     );
-    // What is written beside a merge key goes before what it merges, and an earlier mapping before a later
-    // one.
+    // Keys beside a merge key take precedence over merged keys, and an earlier mapping over a later one.
     for (text, expected) in [("a=1", 5), ("b=1", 5), ("c=1", 7), ("e=1", 5), ("f=y", 5)] {
         assert_eq!(count(&config, "d", text), Some(expected), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The dashboard for Grafana: each of its queries, asked of a real Prometheus that scrapes the service.
+//! The dashboard for Grafana: each of its queries runs in a real Prometheus that scrapes the service.
 
 use crate::common::Server;
 use crate::harness::{Process, Service, get};

@@ -1,4 +1,4 @@
-//! Decisions of the service, asked by gRPC, with a real server of the limiters.
+//! Decisions of the service by gRPC, with a real server for the limiters.
 
 use crate::common::Server;
 use crate::harness::{Client, Service, back, descriptor, is_ok, request, row, rows, rules, with_hits};
@@ -92,7 +92,8 @@ async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
         (vec![one("a=1"), one("b=1")], vec![(true, 1), (true, 9)]),
         (vec![with_hits("a=1", 0), one("b=1")], vec![(true, 1), (true, 8)]),
         (vec![with_hits("a=1", 2), one("b=1")], vec![(false, 1), (true, 8)]),
-        // What is charged in any case, and what comes back, charges others only if they admit the request.
+        // Unconditional charges and hits that are given back charge other limits only if these admit the
+        // request.
         (vec![with_hits("debt=1", 9), with_hits("a=1", 2)], vec![(true, 1), (false, 1)]),
         (vec![with_hits("debt=1", 9), one("b=1")], vec![(false, 0), (true, 8)]),
         (vec![one("b=1"), one("debt=1"), one("hot=1")], vec![(true, 8), (false, 0), (true, 10)]),
@@ -256,7 +257,7 @@ async fn metrics_count_what_the_reference_counts() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
     }
-    // What is replaced has no hits.
+    // A replaced rule has no hits.
     assert!(!metrics.contains("key1=\"old\""), "{metrics}");
 }
 
@@ -270,7 +271,7 @@ async fn descriptors_of_one_limiter_are_one_decision() {
     )
     .await;
     client.ask(vec![with_hits("k=1", 5)]).await;
-    // What comes back and what is charged are one difference.
+    // Hits that are given back and hits that are charged are one difference.
     let response = client.ask(vec![back("k=1", 3), with_hits("k=1", 4)]).await;
     assert_eq!(rows(&response), [(true, 4), (true, 4)]);
     let response = client.ask(vec![with_hits("k=1", 1), back("k=1", 5)]).await;
@@ -468,7 +469,7 @@ async fn the_setting_decides_whatever_the_server_lacks() {
                     let response = client.ask(vec![descriptor(key)]).await;
                     assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 1, "{what}");
                 }
-                // What needs no server is decided in any case.
+                // A request that needs no server is always decided.
                 assert!(!client.admits(&["none=1"]).await, "{what}");
                 assert!(!client.admits(&["none=1", key, "unknown=1"]).await, "{what}");
                 assert!(client.admits(&["unknown=1"]).await, "{what}");
@@ -495,7 +496,7 @@ async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
         let response = client.ask(descriptors.iter().map(|text| descriptor(text)).collect()).await;
         (is_ok(&response), rows(&response))
     };
-    // What refuses is the first one, the last one, or one that asks no limiter.
+    // The first rule refuses, or the last one, or a rule without a limiter.
     assert_eq!(asked(&["wide=1", "narrow=1"]).await, (true, vec![(true, 9), (true, 1)]));
     assert_eq!(asked(&["wide=1", "narrow=1"]).await, (true, vec![(true, 8), (true, 0)]));
     for _ in 0..3 {

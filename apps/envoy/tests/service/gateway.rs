@@ -171,7 +171,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     let text = |text: &str| Some(Kind::StringValue(text.to_owned()));
     assert_eq!((node.id.as_str(), &metadata[1].0[..], &metadata[1].1.kind), ("cell", "zone", &text("a")));
 
-    // What cannot be applied is refused with the place of each error, also before there are any rules.
+    // Rules that cannot be applied are refused with the place of each error, also before there are any rules.
     let (version, nonce, error) = plane.send("0", vec![limits(2, Unit::Unknown)]).await;
     assert_eq!((version.as_str(), nonce.as_str()), ("", "nonce 0"));
     assert!(
@@ -188,7 +188,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     let nested = async |value: &str| client.admitted(3, &[&format!("k=2,below={value}")]).await;
     assert_eq!((nested("a b").await, nested("c").await), (1, 3));
     assert_eq!(client.admitted(3, &["free=1"]).await, 3);
-    // What a request costs is charged when it is known, beyond the limit if need be. Other hits are not.
+    // The cost of a request is charged when it is known, beyond the limit if necessary. Other hits are not.
     assert!(client.admits(&["tokens=1"]).await);
     for (look, charge) in [(true, true), (true, false), (false, false)] {
         assert_eq!(is_ok(&client.ask(vec![with_hits("tokens=1", 0)]).await), look);

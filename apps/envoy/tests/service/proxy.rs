@@ -1,4 +1,4 @@
-//! The real Envoy, asked by HTTP, in front of a real upstream. Its configuration is that of the example, with
+//! The real Envoy, with requests by HTTP and a real upstream. Its configuration is that of the example, with
 //! the same routes, or with others.
 
 use crate::common::{Server, wait_until};
@@ -235,7 +235,7 @@ async fn the_example_limits_as_it_says() {
     let statuses: Vec<u16> = (0..8).map(|_| front.get("/orders/1", &[("x-user", "ann")]).0).collect();
     assert_eq!(statuses[..5], [200; 5]);
     assert!(statuses[5..].contains(&429), "{statuses:?}");
-    // What was refused has not been charged to the other limit of the user.
+    // Refused requests have not been charged to the other limit of the user.
     let admitted = reached();
     let (_, text) = front.get("/", &[("x-user", "ann")]);
     assert!(text.contains(&format!("x-ratelimit-remaining: {}\r\n", 99 - admitted)), "{admitted} {text}");
@@ -310,8 +310,8 @@ async fn a_server_that_stands_still_under_load_lets_nothing_over_the_limit() {
     assert!(!front.envoy.log().contains("critical"), "{}", front.envoy.log());
 }
 
-/// What the reference documents in its examples, with other names: the same kinds of rules, and the decisions
-/// that it says they make.
+/// The documented examples of the reference, with other names: the same kinds of rules, and the documented
+/// decisions.
 const DOCUMENTED: &str = "
 domain: gateway
 descriptors:
@@ -445,7 +445,7 @@ async fn envoy_sends_hits_before_and_after_a_response_and_takes_them_back() {
     // Ten: four, and then seven do not fit, but six do.
     assert_eq!([hits("/hits", "4"), hits("/hits", "7"), hits("/hits", "6")], [200, 429, 200]);
     assert_eq!(hits("/hits", "1"), 429);
-    // What is given back can be used again, and not more than that.
+    // Hits that are given back can be used again, and no more.
     assert_eq!(hits("/back", "3"), 200);
     assert_eq!([hits("/hits", "4"), hits("/hits", "3"), hits("/hits", "1")], [429, 200, 429]);
 

@@ -1,4 +1,4 @@
-"""Units that a block holds: taken before its work, settled after it, and back by themselves if their owner dies."""
+"""Units that a block holds: taken before its work, settled after it, and given back if their owner crashes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PoolsOf: TypeAlias = Callable[[int], "Pools | tuple[Pools, ...]"]
 
 
 class Gives(Protocol[QuantityOf]):
-    """What has units to hold."""
+    """An object that provides units to hold."""
 
     holds: Key
     period: Seconds
@@ -59,7 +59,7 @@ def empty(take: Take) -> Take:
 
 
 def _renewal(chain: Pools) -> Pools:
-    """Returns a chain with quantities of 0, which renews what is held of it."""
+    """Returns a chain with quantities of 0, which renews its held units."""
     if isinstance(chain, Else):
         pools = (Spill(*map(empty, pool.takes)) if isinstance(pool, Spill) else empty(pool) for pool in chain.pools)
         return Else(*pools)
@@ -94,7 +94,7 @@ class Block(Generic[Q]):
         return self._account.of(quantity)
 
     def _settled(self, quantity: Q) -> tuple[Pools, ...]:
-        """Returns what is settled if a quantity was used."""
+        """Returns the settlement of a used quantity."""
         return self._of(quantity)
 
     def _run(self, call: wire.Call[T]) -> Steps[T]:
@@ -128,7 +128,8 @@ class Block(Generic[Q]):
     def _settle(self, failed: bool) -> Steps[None]:
         self._has_ended = True
         key = self._hold.key.encode() if isinstance(self._hold.key, str) else self._hold.key
-        # A settlement that arrives twice would charge twice what was used. An owner may have several, one by one.
+        # A settlement that arrives twice would charge the usage twice. An owner may have several settlements, one after
+        # the other.
         once = Once(key + b":" + self._token, max(KEPT, self._seconds))
         used = self._settled(self._spent(failed))
         self.settled = yield from self._run(wire.settle(*used, hold=self._hold, once=once))
@@ -145,14 +146,14 @@ class SyncBlock(Block[Q]):
     """The common part of holds in `with` blocks."""
 
     def renew(self) -> None:
-        """Lets the period of the hold begin again. Changes nothing if the hold has run out."""
+        """Restarts the period of the hold. Changes nothing if the hold has run out."""
         steps.run(self._renew())
 
     def over(self, stream: Iterable[T]) -> Iterator[T]:
-        """Returns the items of a stream, and renews the hold three times in its period while they come.
+        """Returns the items of a stream, and meanwhile renews the hold three times in its period.
 
-        A stream that pauses for longer than the period lets the hold run out, and so does a server that is unavailable
-        for as long: the log warns of each renewal that fails. The settlement is exact nevertheless.
+        If the stream pauses or the server is unavailable for longer than the period, the hold runs out, and the
+        settlement is still exact. The logger warns of each renewal that fails.
         """
         for item in stream:
             if time.monotonic() >= self._again:
@@ -190,14 +191,14 @@ class AsyncBlock(Block[Q]):
     """The common part of holds in `async with` blocks."""
 
     async def renew(self) -> None:
-        """Lets the period of the hold begin again. Changes nothing if the hold has run out."""
+        """Restarts the period of the hold. Changes nothing if the hold has run out."""
         await steps.async_run(self._renew())
 
     async def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
-        """Returns the items of a stream, and renews the hold three times in its period while they come.
+        """Returns the items of a stream, and meanwhile renews the hold three times in its period.
 
-        A stream that pauses for longer than the period lets the hold run out, and so does a server that is unavailable
-        for as long: the log warns of each renewal that fails. The settlement is exact nevertheless.
+        If the stream pauses or the server is unavailable for longer than the period, the hold runs out, and the
+        settlement is still exact. The logger warns of each renewal that fails.
         """
         async for item in stream:
             if time.monotonic() >= self._again:
@@ -236,10 +237,10 @@ class _Units(Block[int]):
     _used: int | None = None
 
     def used(self, quantity: int) -> None:
-        """Adds to what was used. It is charged when the block ends, so this costs no call.
+        """Adds to the usage. It is charged when the block ends, so this method sends nothing.
 
-        A block that adds nothing has used what it holds. If an exception ends it, it has used only what was added: a
-        request that failed costs nothing. Raises an error if the quantity is below 0, or after the block.
+        A block that adds nothing is charged all units that it holds. If an exception ends it, it is charged only the
+        added usage, so a failed request costs nothing. Raises an error if the quantity is below 0, or after the block.
         """
         used = whole(quantity, "quantity")
         self._check_open()
@@ -258,7 +259,7 @@ class Held(_Units, SyncBlock[int]):
     """Units that a `with` block holds. It raises RateLimited if the account does not have them."""
 
     def more(self, quantity: int) -> None:
-        """Takes more units under the same hold. Raises RateLimited if there are too few, and holds what it held."""
+        """Takes more units under the same hold. Raises RateLimited if there are too few, and keeps its units."""
         steps.run(self._more(quantity))
 
 
@@ -266,7 +267,7 @@ class AsyncHeld(_Units, AsyncBlock[int]):
     """Units that an `async with` block holds, like Held."""
 
     async def more(self, quantity: int) -> None:
-        """Takes more units under the same hold. Raises RateLimited if there are too few, and holds what it held."""
+        """Takes more units under the same hold. Raises RateLimited if there are too few, and keeps its units."""
         await steps.async_run(self._more(quantity))
 
 
@@ -292,15 +293,15 @@ class _Account:
 
 
 class Account(_Account):
-    """Pools of units, of which blocks hold what they need: what a plan includes, then what was bought, then money.
+    """Pools of units in order, of which blocks hold units: for example included units, then bought units, then money.
 
-    `pools` returns what gives a quantity: a `Take`, a `Spill`, an `Else`, or a tuple of them, which give all or
-    nothing. `holds` is the key of the holds, in a cluster in the slot of the pools. A hold lasts for `period` unless it
-    is renewed; what was used is charged exactly, also later. With a Guard, its choice decides while the server is
-    unavailable; what is settled then is not charged in the server, where the hold runs out.
+    `pools` returns the limiters for a quantity: a `Take`, a `Spill`, an `Else`, or a tuple of them, from which a call
+    takes all or nothing. `holds` is the key of the holds, in a cluster in the slot of the pools. A hold lasts for
+    `period` unless it is renewed; the usage is charged exactly, also later. With a Guard, its choice decides while the
+    server is unavailable; usage that is settled then is not charged in the server, where the hold runs out.
 
     A block costs two calls: CL.MTAKE before it, and CL.MSETTLE after it, which may be sent again. If the settlement
-    fails, the log says so.
+    fails, the logger warns.
 
     >>> account = Account(cell, lambda tokens: Take("{o7}:month", Fixed.per_month(9000), tokens), holds="{o7}:holds")
     >>> with account.hold(1200) as hold:
@@ -308,11 +309,12 @@ class Account(_Account):
     """
 
     def hold(self, quantity: int, *, owner: str | bytes | None = None) -> Held:
-        """Returns a context manager that holds units. `owner` is a name that nobody else has, or a random one."""
+        """Returns a context manager that holds units. `owner` is a unique name, by default a random one."""
         return Held(self, quantity, owner)
 
     def peek(self, quantity: int = 0) -> Together[Answer]:
-        """Returns what the call of a hold would answer now, and takes nothing. What has run out counts as back."""
+        """Returns the answer that a call of `hold` would get now, and takes nothing. Units of holds that have run out
+        count as given back."""
         answer: Together[Answer] = self.runs.run(wire.mpeek(*self.of(quantity), holds=self.holds))
         return answer
 
@@ -321,10 +323,11 @@ class AsyncAccount(_Account):
     """An Account for asyncio. A block that is cancelled settles what it has used."""
 
     def hold(self, quantity: int, *, owner: str | bytes | None = None) -> AsyncHeld:
-        """Returns a context manager that holds units. `owner` is a name that nobody else has, or a random one."""
+        """Returns a context manager that holds units. `owner` is a unique name, by default a random one."""
         return AsyncHeld(self, quantity, owner)
 
     async def peek(self, quantity: int = 0) -> Together[Answer]:
-        """Returns what the call of a hold would answer now, and takes nothing. What has run out counts as back."""
+        """Returns the answer that a call of `hold` would get now, and takes nothing. Units of holds that have run out
+        count as given back."""
         answer: Together[Answer] = await self.runs.run(wire.mpeek(*self.of(quantity), holds=self.holds))
         return answer

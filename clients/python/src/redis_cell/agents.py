@@ -2,8 +2,8 @@
 
     client = openai.AsyncOpenAI(http_client=openai.DefaultAsyncHttpxClient(transport=AsyncBudgetTransport(budget)))
 
-Each call of a model is a step of the budget: it holds an estimate before it is sent, and settles what the reply
-reports, also at the end of a stream. If the budget does not have it, BudgetExceeded is raised, and nothing is sent.
+Each call of a model is a step of the budget: it holds an estimate before it is sent, and settles the usage that the
+reply reports, also at the end of a stream. If the budget is too small, BudgetExceeded is raised, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _bytes_of(content: object) -> int:
 def estimate(data: Mapping[str, Any]) -> Estimate:
     """Estimates the tokens of a request: one for every two bytes of its text, and the longest answer that it allows.
 
-    In most languages this is too high. The request is settled with the real usage afterwards.
+    In most languages this estimate is too high. The request is settled with its real usage afterwards.
     """
     texts = ("messages", "prompt", "input", "system", "instructions", "tools")
     prompt = sum(_bytes_of(data.get(name)) for name in texts)
@@ -82,7 +82,7 @@ def estimate(data: Mapping[str, Any]) -> Estimate:
 
 
 class Usage:
-    """What a reply reports of its tokens. It reads the bytes of the reply as they come."""
+    """The usage that a reply reports, read from the bytes of the reply as they come."""
 
     def __init__(self, content_type: str) -> None:
         self._events = content_type.startswith("text/event-stream")
@@ -153,7 +153,7 @@ class _Call:
         self.over = threading.Event()
 
     def is_slow(self) -> bool:
-        """Whether the reply may have been forgotten by the client, without an end."""
+        """Whether the client may have dropped the reply before its end."""
         return time.monotonic() > self.heard + LONGEST
 
     def read(self, data: bytes) -> bool:
@@ -186,7 +186,7 @@ class _Call:
                 await self.step.renew()
 
     def spent(self, failed: bool) -> bool:
-        """Reports what the call has used. Returns whether it has failed, and used nothing."""
+        """Reports the usage of the call. Returns whether the call has failed, and used nothing."""
         if not failed and (tokens := self.usage.tokens()) is not None:
             self.step.used(**self.amounts(tokens))
         return failed
@@ -254,7 +254,7 @@ class _AsyncStream(_Stream):
 
 
 def _data_of(request: Any) -> dict[str, Any] | None:
-    """Returns what a request asks of a model, or None if it is another request."""
+    """Returns the call of a model in a request, or None if the request is another one."""
     library = library_of(request)
     if request.url.path.endswith(FREE):
         return None
@@ -331,7 +331,7 @@ class _BudgetTransport(Sends, Generic[B]):
         try:
             response = yield partial(send, _with_usage(request, data))
         except BaseException as error:
-            # What may have reached the upstream is charged as it was estimated.
+            # A request that may have reached the upstream is charged as estimated.
             yield partial(call.end, isinstance(error, Exception) and never_sent(request, error))
             raise
         call.usage = Usage(response.headers.get("content-type", ""))
@@ -352,10 +352,10 @@ class _BudgetTransport(Sends, Generic[B]):
 class BudgetTransport(_BudgetTransport[Budget], Closes):
     """A transport for httpx.Client and httpx2.Client, in which each call of a model is a step of a budget.
 
-    `budget` is a Budget, or a function that returns the one of a call. A call holds what `estimate` returns for it, and
-    settles what its reply reports. The step has the name of the model. A budget with dollars needs `price`, which
-    returns the price of a model's tokens. BudgetExceeded is raised if the budget does not have what a call needs.
-    `transport` sends the requests, by default one with as many connections as the SDKs have.
+    `budget` is a Budget, or a function that returns the budget of a call. A call holds the estimate of `estimate`, and
+    settles the usage that its reply reports. The step has the name of the model. A budget with dollars needs `price`,
+    which returns the price of a model's tokens. BudgetExceeded is raised if too little is left for a call. `transport`
+    sends the requests; by default it has as many connections as in the SDKs.
     """
 
     _budget, _call, _stream = Budget, _Sync, _Stream

@@ -74,7 +74,7 @@ NOT_LOADED = "Function not found: the function library redis_cell is not loaded,
 
 
 def explained(error: Exception, call: Call[Any]) -> Exception:
-    """Returns an error of the server that says what a user needs to know, or the error itself."""
+    """Returns an error that explains an error of the server to the user, or the error itself."""
     if is_unknown_command(error):
         return type(error)(f"the server has not loaded redis-cell, which {call.name} needs")
     if "WRONGTYPE" in str(error) or "does not hold this limiter's state" in str(error):

@@ -1,4 +1,4 @@
-"""Budgets of runs, subagents and tools: tokens, money and steps, which a step takes from all its budgets at once."""
+"""Budgets of runs, subagents and tools. A step takes tokens, money and steps from all its budgets at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def micro_dollars(dollars: Dollars, name: str = "a price", *, least: int = 0) ->
     if not isinstance(cast(object, dollars), (Decimal, str, int, float)) or isinstance(dollars, bool):
         raise TypeError(f"{name} must be a number of dollars, not {dollars!r}")
     try:
-        # Twelve digits of a float, because sums of floats have noise behind them, which would be rounded up.
+        # Twelve digits of a float, because sums of floats have rounding errors after these, which would be rounded up.
         text = f"{dollars:.12g}" if isinstance(dollars, float) else str(dollars)
         micros = int((Decimal(text) * MICRO).to_integral_value(ROUND_CEILING))
     except (ArithmeticError, ValueError):
@@ -54,7 +54,7 @@ def micro_dollars(dollars: Dollars, name: str = "a price", *, least: int = 0) ->
 
 
 def _amounts(given: Mapping[Unit, Any], least: int) -> Amounts:
-    """Returns amounts as they are counted. Raises an error that names what is wrong."""
+    """Returns amounts as they are counted. Raises an error that names a wrong amount."""
     amounts = Amounts()
     for unit, amount in given.items():
         if amount is None:
@@ -71,7 +71,7 @@ def _shown(unit: Unit, amount: int) -> int | Decimal:
 
 
 class BudgetExceeded(RateLimited):
-    """A budget does not have what a step needs. Its text tells a model what is left."""
+    """A budget has too little left for a step. The text of the error tells a model how much is left."""
 
     def __init__(
         self, answer: Refused | RefusedForever, key: Key | None, budget: str, unit: Unit, left: int | Decimal, step: str
@@ -89,7 +89,7 @@ class BudgetExceeded(RateLimited):
 
 @dataclass(frozen=True, slots=True)
 class BudgetWarning:
-    """A budget of which a share is used or held, for the first time."""
+    """A budget of which a share is used or held for the first time."""
 
     budget: str
     unit: Unit
@@ -202,7 +202,7 @@ class _Budget:
         return f"{self.run.prefix}{self._path}:{unit}"
 
     def takes(self, amounts: Mapping[Unit, int]) -> list[tuple[_Budget, Unit, Take]]:
-        """Returns what a step takes: from this budget and its parents."""
+        """Returns the limiters of a step: of this budget and its parents."""
         return [
             (budget, unit, Take(budget._key(unit), self.run.total(limit), amounts.get(unit, 0)))
             for budget in self._line
@@ -217,7 +217,7 @@ class _Budget:
         return amounts
 
     def user(self, tool: str) -> str:
-        # The names of models have slashes, which are no children.
+        # The names of models have slashes, which do not separate children.
         tool = tool.replace("%", "%25").replace("/", "%2F")
         return f"{self._path[1:]}/{tool}" if self._path else tool
 
@@ -268,7 +268,7 @@ class _Step(Block[Amounts], Generic[N]):
             known = ", ".join(sorted(run.tools))
             raise ValueError(f"the budget {budget.name!r} has no tool {tool!r}: its tools are {known}")
         asked = budget.asked(given, f"the step {tool!r}")
-        # Who names no amount needs at least one unit, so that a budget that is used up refuses it.
+        # A step that names no amount needs at least one unit, so that a budget that is used up refuses it.
         least = {unit: 1 for unit in UNITS if budget.limit(unit) is not None}
         self.budget, self.tool = budget, tool
         self._asked, self._added = asked, Amounts()
@@ -283,14 +283,14 @@ class _Step(Block[Amounts], Generic[N]):
         return *(take for _, _, take in self.budget.takes(quantity)), Take(f"{run.prefix}:users", users)
 
     def _settled(self, quantity: Amounts) -> tuple[Pools, ...]:
-        # Of a count of which nothing is held, all that was used is charged.
+        # The whole usage is charged to a count of which nothing is held.
         user = self.budget.user(self.tool)
         return *(take for _, _, take in self.budget.takes(quantity)), *self.budget.rows(user, quantity)
 
     def used(self, *, tokens: int | None = None, dollars: Dollars | None = None) -> None:
-        """Adds to what the step has used. It is charged when the block ends, so this costs no call.
+        """Adds to the usage of the step. It is charged when the block ends, so this method sends nothing.
 
-        A unit that is never named has used what the step has asked for, or nothing if an exception ends the block.
+        A unit that is never named is charged as the step has held it, or not at all if an exception ends the block.
         Dollars are text or a Decimal, or a float of at most twelve digits, and are rounded up to a millionth.
         """
         amounts = self.budget.asked({"tokens": tokens, "dollars": dollars}, "used")
@@ -334,7 +334,7 @@ class _Step(Block[Amounts], Generic[N]):
 
 
 class Step(_Step["Budget"], SyncBlock[Amounts]):
-    """A step of an agent, in a `with` block. It raises BudgetExceeded if a budget does not have what it needs."""
+    """A step of an agent, in a `with` block. It raises BudgetExceeded if a budget has too little left."""
 
 
 class AsyncStep(_Step["AsyncBudget"], AsyncBlock[Amounts]):
@@ -344,14 +344,14 @@ class AsyncStep(_Step["AsyncBudget"], AsyncBlock[Amounts]):
 class Budget(_Budget):
     """The budget of a run of an agent: tokens, dollars and steps, for all its processes.
 
-    What a step takes is taken from this budget and from all its parents, in one call of CL.MTAKE with a hold, so what
-    a process that is killed has taken comes back after `period`. A run is forgotten when it has taken nothing for
-    `idle`. `tools` are the names that steps may have; any, if it is left out. `on_warning` is called once for each unit
-    and each share in `warn_at`, in whichever process a step ends that makes what is used and held at least that share.
-    By default, it logs.
+    A step takes from this budget and from all its parents, in one call of CL.MTAKE with a hold, so the units of a
+    killed process come back after `period`. A run is forgotten when it has taken nothing for `idle`. `tools` are the
+    allowed names of steps; without it, all names are. `on_warning` is called once for each unit and each share in
+    `warn_at`, in the process of the step at whose end usage and holds together have reached the share. By default, it
+    logs.
 
-    Keys begin with `{name}`, so a run is one slot of a cluster. A step costs two calls, and as many keys as its
-    budgets have units. Raises an error that names the argument for whatever is misspelt.
+    Keys begin with `{name}`, so a run is one slot of a cluster. A step costs two calls, and as many keys as its budgets
+    have units. A misspelt name raises an error that names the argument.
 
     >>> budget = Budget(cell, "run:4", tokens=250_000, dollars="3.00")
     >>> with budget.step("search", tokens=3_000) as step:
@@ -361,7 +361,8 @@ class Budget(_Budget):
     def child(
         self, name: str, *, tokens: int | None = None, dollars: Dollars | None = None, steps: int | None = None
     ) -> Budget:
-        """Returns the budget of a part of the run, within this one. Sends nothing. A name is one budget everywhere."""
+        """Returns the budget of a part of the run, within this one. Sends nothing. All processes share the child of a
+        name."""
         return self._child(name, {"tokens": tokens, "dollars": dollars, "steps": steps})
 
     def step(
@@ -372,19 +373,20 @@ class Budget(_Budget):
         dollars: Dollars | None = None,
         owner: str | bytes | None = None,
     ) -> Step:
-        """Returns a context manager for a step, which holds what it asks for.
+        """Returns a context manager for a step, which holds these amounts.
 
-        Of a unit of the budget that it does not name, at least one must be left. `owner` is a name that nobody else
-        has, by default a random one.
+        Of a unit of the budget that the step does not name, at least one must be left. `owner` is a unique name, by
+        default a random one.
         """
         return Step(self, tool, {"tokens": tokens, "dollars": dollars}, owner)
 
     def left(self) -> Left:
-        """Returns what steps of this budget can still take, also of its parents. Dollars are a Decimal."""
+        """Returns the amounts that steps of this budget can still take, also from its parents. Dollars are a
+        Decimal."""
         return steps.run(self._left())
 
     def used(self) -> dict[str, Left]:
-        """Returns a row for each tool: what it has used. Those of a child begin with its name: `subagent/search`.
+        """Returns a row with the usage of each tool. The rows of a child begin with its name: `subagent/search`.
 
         In a tool's own name, `/` is `%2F` there, and `%` is `%25`.
         """
@@ -397,7 +399,8 @@ class AsyncBudget(_Budget):
     def child(
         self, name: str, *, tokens: int | None = None, dollars: Dollars | None = None, steps: int | None = None
     ) -> AsyncBudget:
-        """Returns the budget of a part of the run, within this one. Sends nothing. A name is one budget everywhere."""
+        """Returns the budget of a part of the run, within this one. Sends nothing. All processes share the child of a
+        name."""
         return self._child(name, {"tokens": tokens, "dollars": dollars, "steps": steps})
 
     def step(
@@ -412,7 +415,8 @@ class AsyncBudget(_Budget):
         return AsyncStep(self, tool, {"tokens": tokens, "dollars": dollars}, owner)
 
     async def left(self) -> Left:
-        """Returns what steps of this budget can still take, also of its parents. Dollars are a Decimal."""
+        """Returns the amounts that steps of this budget can still take, also from its parents. Dollars are a
+        Decimal."""
         return await steps.async_run(self._left())
 
     async def used(self) -> dict[str, Left]:

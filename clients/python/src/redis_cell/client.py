@@ -48,7 +48,7 @@ WAY = 0.1
 
 
 def _timed(answer: T, sent: float, held: float | None = 0) -> T:
-    """Returns the answer. If it has several rows, sets the time when its units were taken, which `msettle` needs."""
+    """Returns the answer. If it has several rows, also sets the time at which its units were taken, for `msettle`."""
     made: object = answer
     if isinstance(made, Together):
         taken = sent if held == 0 else max(sent, time.monotonic() - WAY)
@@ -131,7 +131,7 @@ class _Attempts(Generic[T]):
         """Returns the pause before the next attempt, after an error. None if there is no other attempt."""
         pause, self._pause = self._pause, 2 * self._pause
         self._end += pause
-        # A reply that is lost in silence takes the whole time of an attempt, and the call is repeated nevertheless.
+        # If a reply is lost without an error, the attempt takes its whole time, and the call is repeated nevertheless.
         late = time.monotonic() + pause >= (self._last if self._made == 1 else min(self._last, self._end))
         return None if late or self._made == self._most or not is_lost(errors, error) else pause
 
@@ -277,7 +277,8 @@ class _Caller(Generic[T]):
 
     @property
     def may_have_taken(self) -> bool:
-        """Whether units may be taken if there is no reply. A server that sees a waiting caller leave takes none."""
+        """Whether units may be taken if there is no reply. A server that detects the disconnection of a waiting caller
+        takes none."""
         return self.connection is not None and self.call.held == 0
 
 
@@ -312,9 +313,9 @@ class AsyncCell(_Cell, Asyncio):
     async def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, and returns the answer.
 
-        `ready` is called when the call has a connection. If it raises an exception, nothing is sent. A call that is
-        cancelled leaves its queue, and what it took is given back. The cancellation takes up to two seconds if the
-        server does not answer, and the log then says what may remain taken.
+        `ready` is called when the call has a connection. If it raises an exception, nothing is sent. A cancelled call
+        leaves its queue, and its units are given back. If the server does not answer, the cancellation takes up to two
+        seconds, and the log names the units that may remain taken.
         """
         if call.undo is None:
             return await steps.async_run(self._run(call, ready))
@@ -327,7 +328,7 @@ class AsyncCell(_Cell, Asyncio):
             raise
 
     async def _leave(self, caller: _Caller[T], asking: asyncio.Future[T]) -> None:
-        """Ends a call whose caller was cancelled, and gives back what it took if its reply arrives in time."""
+        """Ends a call whose caller was cancelled, and gives its units back if its reply arrives in time."""
         if not asking.done():
             caller.leaves()
         await asyncio.wait([asking], timeout=LEAVING)
@@ -342,7 +343,8 @@ class AsyncCell(_Cell, Asyncio):
             await self.give_back(caller.call, answer, caller.sent)
 
     async def give_back(self, call: Call[T], answer: T, sent: float) -> None:
-        """Gives back what a call took whose answer nobody has received. `sent` is its time as time.monotonic()."""
+        """Gives back the units of a call whose answer no caller has received. `sent` is its time as
+        time.monotonic()."""
         try:
             for back in call.undo(answer, sent) if call.undo else ():
                 await asyncio.wait_for(self.run(back), LEAVING)

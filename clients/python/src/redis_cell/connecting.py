@@ -1,10 +1,9 @@
-"""Connects, and reads the nodes of a cluster and the primary of Sentinels, within a time. The client's own timeouts and
-retries may let a server that is frozen take a minute, or they may have no end. They apply unchanged to whatever else
-uses the client.
+"""Connects, and reads the nodes of a cluster and the primary of Sentinels, within a time limit. With the client's own
+timeouts and retries, a frozen server may take a minute, or forever. They still apply to all other users of the client.
 
-As long as a thread or a task has a deadline, each wait of a connection has a part of the time that is left: the classes
-of connections are replaced by some that know of it. So all waits end in time, and after a frozen server another one can
-still be asked. The pauses between attempts become shorter, and a task is cancelled at its deadline.
+While a thread or a task has a deadline, each wait of a connection gets a part of the time that is left: the classes of
+connections are replaced by subclasses that read the deadline. So all waits end in time, and after a frozen server
+another one can still be tried. The pauses between attempts become shorter, and a task is cancelled at its deadline.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def library(client: object) -> Any:
 
 
 class _Deadline:
-    """The time of what a thread or a task does, which begins with the first wait. Each wait has a `share` of what is
-    left: half of it if more waits may follow."""
+    """The time limit of a thread or a task, which begins with the first wait. Each wait has a `share` of the time that
+    is left: half of it if more waits may follow."""
 
     def __init__(self, seconds: float, share: float = 1 / 2) -> None:
         self.seconds, self.share = seconds, share
@@ -150,7 +149,8 @@ def _waiting(kind: Any, name: str) -> Callable[..., Any]:
 
 
 def _unbounded(make: Callable[..., T]) -> Callable[..., T]:
-    """Returns a function that makes a connection without a deadline, because a connection keeps what it reads then."""
+    """Returns a function that creates a connection without a deadline, because a connection stores the timeouts at its
+    creation."""
 
     def made(*arguments: Any, **options: Any) -> T:
         with _until(None):
@@ -161,7 +161,7 @@ def _unbounded(make: Callable[..., T]) -> Callable[..., T]:
 
 @cache
 def _timed(kind: Any, blocking: bool) -> Any:
-    """Returns a class of connections that knows of deadlines, which objects of their own class can be given."""
+    """Returns a subclass of connections with deadlines, which can replace the class of existing objects."""
 
     async def connect(self: Any) -> None:
         deadline = _current()
@@ -182,7 +182,7 @@ def _timed(kind: Any, blocking: bool) -> Any:
 
 
 def _time_one(connection: Any, blocking: bool) -> None:
-    """Lets a connection, or the one behind a cache, know of deadlines."""
+    """Adds deadlines to a connection, or to the connection behind a cache."""
     connection = getattr(connection, "_conn", connection)
     kind = cast(Any, type(connection))
     if TIMED not in vars(kind):
@@ -190,7 +190,7 @@ def _time_one(connection: Any, blocking: bool) -> None:
 
 
 def _time(pool: Any, blocking: bool) -> None:
-    """Lets the connections of a pool, and of the Sentinels behind it, or of a node of a cluster, know of deadlines."""
+    """Adds deadlines to the connections of a pool, and of the Sentinels behind it, or of a node of a cluster."""
     kind = pool.connection_class
     if TIMED in vars(kind):
         return
@@ -257,7 +257,7 @@ async def in_time(connection: Any, work: Callable[[], Coroutine[Any, Any, T]], s
     try:
         return await asyncio.wait_for(work(), seconds)
     except BaseException as error:
-        # The pool would give the next call a connection on which the replies to the handshake are still to come.
+        # Otherwise the pool would give the next call a connection that still receives replies to the handshake.
         await connection.disconnect(nowait=True)
         if isinstance(error, asyncio.TimeoutError):
             raise library(connection).TimeoutError(f"no connection within {seconds:g} seconds") from None

@@ -19,7 +19,8 @@ def is_full(errors: Any, error: Exception) -> bool:
 
 
 def _is_set_up_wrong(refused: tuple[type[Exception], ...], error: Exception) -> bool:
-    """Whether the setup must change before a server can answer. The libraries may report that as a lost connection."""
+    """Whether the setup must change before a server can answer. The libraries may report such an error as a lost
+    connection."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (*refused, ssl.SSLCertVerificationError)) or _NO_CLUSTER in str(cause):

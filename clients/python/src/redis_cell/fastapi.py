@@ -71,8 +71,8 @@ def _told(row: Answer, wait: float | None) -> list[Field]:
 
 
 def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
-    """Adds the fields of a RateLimit to those of others. RateLimit is a list, and has all limits. Of the other fields,
-    those of the limit remain that has refused, or has the least left."""
+    """Adds the fields of a RateLimit to those of others. RateLimit is a list of all limits. The other fields describe
+    the limit that has refused, or that has the least left."""
     own = dict(found)
     there, left = headers.get(REMAINING, ""), own.get(REMAINING, "")
     refused = "Retry-After" in headers
@@ -81,7 +81,7 @@ def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
         del headers["X-RateLimit-Reset"]  # the other limit's, if this one has none
     for name, value in own.items():
         if name.startswith("RateLimit"):
-            # One line: many clients read the first only.
+            # On one line, because many clients read only the first line.
             headers[name] = ", ".join([*headers.getlist(name), value])
         elif tighter:
             headers[name] = value
@@ -101,7 +101,7 @@ def _window(limit: Counted) -> int | None:
 
 
 def _until_more(limit: Counted, row: Answer) -> int | None:
-    """Returns the time in which no more than what remains can be used, in seconds. None if it is unknown."""
+    """Returns the time in which only the remaining units can be used, in seconds. None if it is unknown."""
     if isinstance(row, Refused):
         return math.ceil(row.retry_after)
     if isinstance(limit, (Rate, Bucket, Funnel)):
@@ -238,7 +238,7 @@ class RateLimitMiddleware:
 
 
 class _Ahead:
-    """Reads the messages of a request ahead while it waits, to learn that its client has left."""
+    """Reads the messages of a request ahead while it waits, to detect that its client has disconnected."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -298,7 +298,7 @@ async def rate_limited(request: Request, error: Exception) -> JSONResponse:
     """A handler that answers the refusals of `limited`: app.add_exception_handler(RateLimited, rate_limited)."""
     assert isinstance(error, RateLimited)
     own = [] if error.answer.decided_by == "fail_closed" else _told(error.answer, error.retry_after)
-    # The quantity is not known. What is taken from a total that has no end does not come back.
+    # The quantity is not known. Units of a total without end do not come back.
     too_large = isinstance(error.answer, RefusedForever) and error.answer.reset_after < math.inf
     return _problem(*refusal(error.answer, too_large), own)
 

@@ -51,7 +51,7 @@ PERS = get_args(Per)
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """A number of calls that may run at once. A place of a process that dies is free after `lease`, in seconds."""
+    """A number of calls that may run at once. A place of a crashed process is free after `lease`, in seconds."""
 
     places: int
     lease: Seconds = 60
@@ -68,9 +68,9 @@ class Places:
 class Rule:
     """A limit of calls of tools, of the costs that tools report, or of calls at once.
 
-    `per` says what has a limit of its own: each `client`, each `session`, each `tool`, or the `server`, which is all
-    its processes together. `tools` are the tools that the rule is for, or all. With `cost`, the limit counts what tools
-    report with `report_cost`: a call holds `cost` units and settles what was reported.
+    `per` says what has a limit of its own: each `client`, each `session`, each `tool`, or the `server` with all its
+    processes. `tools` are the tools of the rule; without it, the rule is for all tools. With `cost`, the limit counts
+    the costs that tools report with `report_cost`: a call holds `cost` units and settles the reported ones.
     """
 
     limit: Counted | Places
@@ -113,7 +113,7 @@ class RateLimitedError(MCPError):
 
 
 class _Cost:
-    """What a call has reported."""
+    """The cost that a call has reported."""
 
     def __init__(self) -> None:
         self.units: int | None = None
@@ -123,9 +123,10 @@ _reported: ContextVar[_Cost | None] = ContextVar("redis_cell_cost", default=None
 
 
 def report_cost(units: int) -> None:
-    """Adds to the cost of the call of a tool, for rules with `cost`. Call it in the tool. Costs no call.
+    """Adds to the cost of the call of a tool, for rules with `cost`. Call it in the tool. Sends nothing.
 
-    A tool that reports nothing costs what its rule says, or nothing if it fails. Raises ValueError if `units` are below
+    A tool that reports nothing costs the `cost` of its rule, or nothing if it fails. Raises ValueError if `units` are
+    below
     0. Without a rule with `cost`, or outside of a tool, it does nothing.
     """
     whole(units, "units")
@@ -141,7 +142,7 @@ def _address(context: MiddlewareContext[Any]) -> str:
 
 
 def client_of(context: MiddlewareContext[Any]) -> str:
-    """Returns who calls: the user or client of an access token, or else the address of the connection."""
+    """Returns the name of the caller: the user or client of an access token, or else the address of the connection."""
     token = get_access_token()
     if token is None:
         return f"address:{_address(context)}"
@@ -158,9 +159,9 @@ class RateLimits(Middleware):
     may be a coroutine function; `session` that of a session. In a protocol without sessions, a client has one session.
     `prefix` is the name of the server, which is one slot of a cluster.
 
-    Rules for places and costs renew what a call has while its tool runs, and settle when it ends, by one more call. If
-    a process dies, its places are free after their lease, and its costs come back after `period`. With an AsyncGuard,
-    its choice decides while the server is unavailable. Only tools are limited.
+    Places and costs of a call are renewed while its tool runs, and settled at its end, by one more call. If a process
+    crashes, its places are free after their lease, and its costs come back after `period`. With an AsyncGuard, its
+    choice decides while the server is unavailable. Only tools are limited.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class RateLimits(Middleware):
 
         @server.resource("limits://mine", name="limits", mime_type="application/json")
         async def limits() -> str:  # pyright: ignore[reportUnusedFunction]
-            """The limits of this client, with what remains of each."""
+            """The limits of this client, with the number that remains of each."""
             context = MiddlewareContext[Any](message=None, fastmcp_context=get_context())
             return json.dumps(await self.limits(context))
 
@@ -231,7 +232,7 @@ class RateLimits(Middleware):
         return tools
 
     async def limits(self, context: MiddlewareContext[Any]) -> list[dict[str, Any]]:
-        """Returns the rules as they are for a client: the limit, what remains, and when it is whole again.
+        """Returns the rules for a client: the limit, the remaining units, and the time until it is fully replenished.
 
         A rule of each tool has a row for each of its tools, if it names them.
         """
@@ -278,7 +279,7 @@ class RateLimits(Middleware):
         if not own:
             return await call_next(context)
         whose, holder = await self._names(context), secrets.token_hex(8)
-        # What all clients share is waited for in turns, so it stands first.
+        # Clients take turns for the first limiter, so the limiter that all clients share is the first.
         names = sorted(own, key=lambda name: -PERS.index(own[name].per))
         takes = {name: self._take(name, own[name], tool, whose, holder) for name in names}
         costs = [name for name in names if own[name].cost is not None]
@@ -307,7 +308,7 @@ class RateLimits(Middleware):
     ) -> RateLimitedError:
         refusal = answer.combined
         assert isinstance(refusal, (Refused, RefusedForever))
-        # Whose wait is the longest names the error.
+        # The error names the rule with the longest wait.
         refused = {name: row for name, take in takes.items() if isinstance(row := answer[take.key], type(refusal))}
         name = max(refused, key=lambda name: refused[name].retry_after or 0, default="")
         own = refused.get(name, refusal)
@@ -320,7 +321,7 @@ class RateLimits(Middleware):
 
 
 class _Check(Provider):
-    """Provides nothing. A server starts its providers, so this is where something is checked before the first call."""
+    """Provides no tools. A server starts its providers, so a provider can check the rules before the first call."""
 
     def __init__(self, check: Callable[[], Awaitable[None]]) -> None:
         super().__init__()

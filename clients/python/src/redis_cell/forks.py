@@ -1,4 +1,4 @@
-"""Objects that begin again in a forked process, which has none of the parent's threads, calls, connections or units."""
+"""Objects that are reset in a forked process, which has none of the parent's threads, calls, connections or units."""
 
 from __future__ import annotations
 

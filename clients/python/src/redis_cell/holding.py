@@ -89,8 +89,8 @@ class Holding:
         return Batch(quantity, quantity, first.sent, ends, first.answered, self.calls)
 
     def unspend(self, now: Nanos, part: Batch) -> None:
-        """Takes units back that were spent and then not used. Lost are those that have ended since, those that may not
-        be held beside the units requested since, and those spent before the last two calls for units."""
+        """Takes units back that were spent but not used. Units are lost if they have ended since, if they may not be
+        held in addition to the units requested since, or if they were spent before the last two calls for units."""
         self._expire(now)
         asked = self.asked.taken if self.asked is not None else 0
         part.left = min(part.left, self._room() - asked)

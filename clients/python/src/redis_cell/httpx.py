@@ -2,8 +2,8 @@
 
     client = openai.OpenAI(http_client=openai.DefaultHttpxClient(transport=Transport(cell, "openai", rate)))
 
-A request waits for its turn. The transports learn the limits in the headers of responses, and when the upstream refuses
-a request, they stop all workers for the time that it names.
+A request waits for its turn. The transports read limits from the headers of responses, and when the upstream refuses a
+request, they pause all workers for the time that the response names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def seconds_of(value: str, now: float) -> float | None:
     except ValueError:
         pass
     else:
-        # No upstream would name a wait of thirty years, so this is a Unix time.
+        # The number would be a wait of more than thirty years, so it is a Unix time.
         wait = number - now if number > 1e9 else number
         return wait if math.isfinite(wait) else None
     if _PARTS.sub("", value) == "" and value:

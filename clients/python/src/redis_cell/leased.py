@@ -160,7 +160,7 @@ class _Leases(Generic[T]):
             # It is rounded up to a whole microsecond.
             lasts = round(min(answer.reset_after, _LONGEST) * 1_000_000) - 1
             if isinstance(self._limit, Window):
-                # Until what was taken in it weighs nothing: the more it is, the later after the end of the window.
+                # Until the units of the window weigh nothing: the more units, the later after the end of the window.
                 period = micros(self._limit.per, "per", least=1)
                 used = max(1, self._limit.limit - answer.remaining)
                 lasts -= period - (period * 1000 - 1) // (2 * used) // 1000
@@ -240,7 +240,7 @@ class AsyncLeased(_Leases[_Future]):
         return await self._take_directly(key, quantity) if served is None else served
 
     def _unread(self, share: _Share[_Future], waiting: _Waiting[_Future]) -> None:
-        """Takes back the units of a call that was cancelled before it could read that it has them."""
+        """Takes back the units of a call that was cancelled before it could read its answer."""
         ticket = waiting.ticket
         if ticket.cancelled() or not ticket.done() or ticket.exception() is not None or not ticket.result():
             return

@@ -317,7 +317,7 @@ class Log(_Sliding):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One of `places`, which `holder` has for the time of `lease` unless it is renewed or released."""
+    """One of `places`, which `holder` has for `lease` unless it is renewed or released."""
 
     kind: ClassVar[str] = "LEASE"
     places: int
@@ -334,7 +334,7 @@ class Lease:
 
     @property
     def limit(self) -> int:
-        """The number of places, under the name that all limits and answers have."""
+        """The number of places, under the common name of limits and answers."""
         return self.places
 
 

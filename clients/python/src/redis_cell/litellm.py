@@ -5,8 +5,8 @@
 
 Write this in `rules.py` beside the proxy's configuration, which names it:
 `litellm_settings: {callbacks: rules.limiter}`. One call of CL.MTAKE takes from all limits of a request, and holds an
-estimate of its tokens and price, before the request goes to the upstream. Then one call of CL.MSETTLE settles what was
-used and releases the places. What a process that dies has held comes back.
+estimate of its tokens and price, before the request goes to the upstream. Then one call of CL.MSETTLE settles the usage
+and releases the places. The held units of a crashed process come back.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ late reply is awaited, to give back what it has taken."""
 class Limits:
     """The limits of a model, a key, a user, a team, an organisation, a member of a team, an end user or a tag.
 
-    None means no limit. Requests per minute are exact: no minute has more. Tokens per minute are a rate: as many can be
-    used at once, and then as many per minute. Months are calendar months in UTC. `otherwise` is the name of a model: if
-    this model's month is used up, requests go to that one, if its own month admits them.
+    None means no limit. Requests per minute are exact: no minute has more. Tokens per minute are a rate: this number
+    can be used at once, and then this number per minute. Months are calendar months in UTC. `otherwise` is the name of
+    a model: if this model's month is used up, requests go to that one, if its own month admits them.
     """
 
     requests_per_minute: int | None = None
@@ -110,7 +110,7 @@ def _names_of(kind: Any) -> str:
 
 
 def _check_limits(limits: object) -> None:
-    """Raises an error that names what is wrong with the limits of a Limiter."""
+    """Raises an error that names a mistake in the limits of a Limiter."""
     if not isinstance(limits, Mapping):
         raise TypeError(f"limits must map scopes to limits, not {limits!r}")
     for scope, given in cast(Mapping[object, object], limits).items():
@@ -124,7 +124,7 @@ def _check_limits(limits: object) -> None:
 
 
 def _check_otherwise(scope: str, name: str, limits: Mapping[str, Limits]) -> None:
-    """Raises an error that names what is wrong with the models that follow a model."""
+    """Raises an error that names a mistake in the models that follow a model."""
     if scope != "model" or name == "*":
         raise ValueError(f"otherwise is for the limits of a model with a name, not of {scope} {name!r}")
     seen = [name]
@@ -166,7 +166,7 @@ class Part:
 
 @dataclass(slots=True)
 class Taken:
-    """What one call has taken from limits, under a hold of its own."""
+    """The units that one call has taken from limits, under a hold of its own."""
 
     parts: list[Part]
     hold: Hold
@@ -185,11 +185,11 @@ class Taken:
         return [(str(take.key), take.limit) for take in own if isinstance(take.limit, Lease)]
 
     def held(self) -> list[Take]:
-        """Returns what the hold has."""
+        """Returns the units of the hold."""
         return [part.take for part in self.parts if part.unit in COUNTED and part.take.quantity]
 
     def used(self, tokens: int | None, micros: int | None) -> list[Take]:
-        """Returns what the request has used of each limit. With None, an estimate stays as it is."""
+        """Returns the usage of each limit by the request. With None, an estimate does not change."""
         used, takes = {"tokens": tokens, "micro-dollars": micros}, list[Take]()
         for part in self.parts:
             actual = 0 if part.unused else used.get(part.unit)
@@ -240,7 +240,7 @@ class Admission:
         ]
 
     def pools(self) -> list[Pools]:
-        """Returns what the request takes from: limits, and chains of models."""
+        """Returns the limits and the chains of models from which the request takes."""
         return [
             Else(part.take, *(other.take for _, other in self.chains[str(part.take.key)]))
             if str(part.take.key) in self.chains
@@ -328,8 +328,8 @@ class Limiter(CustomLogger):
     precedence.
 
     A request that cannot be admitted immediately waits up to `max_wait` seconds, fairly among the names of the scope
-    `flow`, by their `weights`. Places and what is held last for the time `lease` and are renewed while the request
-    runs, so if a process crashes, they come back.
+    `flow`, by their `weights`. Places and holds last for the time `lease` and are renewed while the request runs, so
+    they come back if a process crashes.
     """
 
     def __init__(
@@ -667,9 +667,10 @@ class Limiter(CustomLogger):
                 await self._settle(admission, _total(usage), kwargs.get("response_cost"))
 
     async def _charge_batch(self, admission: Admission, batch: Any, kwargs: Mapping[str, Any]) -> None:
-        """Charges what the requests in a batch have used to the months of its model and of whoever retrieves it first.
+        """Charges the usage of the requests in a batch to the months of its model and of the caller that retrieves it
+        first.
 
-        Not to the limits of minutes: the requests have run before, in up to a day.
+        Limits of minutes are not charged, because the requests have run before, in up to a day.
         """
         tokens, model = _total(getattr(batch, "usage", None)), _called(kwargs) or _model_of_rows(batch)
         parts = [part for part in admission.parts if part.scope != "model"]
@@ -692,7 +693,7 @@ class Limiter(CustomLogger):
             await self._settle(admission, (_total(usage) or 0) if began else 0, (cost or 0) if began else 0)
 
     async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Stops all requests of a model with one deployment when the upstream answers 429."""
+        """Pauses all requests of a model with one deployment when the upstream answers 429."""
         admission, error = self._mine(kwargs), kwargs.get("exception")
         model = _called(kwargs) or (admission.model if admission is not None else None)
         if admission is None or model is None or getattr(error, "status_code", None) != 429:
@@ -750,7 +751,7 @@ class Limiter(CustomLogger):
                 await self._settle_taken(taken, admission.flow, tokens, price)
 
     async def _settle_taken(self, taken: Taken, flow: str | None, tokens: int | None, price: int | None) -> None:
-        """Settles what a call has taken. With None, an estimate stays as it is."""
+        """Settles the units of a call. With None, an estimate does not change."""
         if not taken.by_server:
             for key, lease in taken.leases():
                 await self.guard.release(key, lease)

@@ -36,7 +36,7 @@ Pace = TypeVar("Pace", bound="_Paced")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The state of a limiter now, in view of a quantity, in microseconds."""
+    """The present state of a limiter and its wait for a quantity, in microseconds."""
 
     limit: int
     remaining: int
@@ -242,7 +242,7 @@ class _Chain:
 
     def decide(self, look: Looking) -> None:
         waits = list[int]()
-        # A place that its holder has already goes before all other pools.
+        # A place that its holder already has comes before all other pools.
         for pool in sorted(self.pools, key=lambda pool: not look(pool[0], 0, 0).held):
             wait = _wait_of(pool[0], look, 0) if len(pool) == 1 else _joined_wait(pool, look)
             if not wait:
@@ -252,7 +252,8 @@ class _Chain:
         self.wait = min(waits)
 
     def numbers(self, look: Looking) -> tuple[int, int, int]:
-        """Returns the most that it can ever give, what it can give now, and the time until nothing of it is taken."""
+        """Returns the most that it can ever give, the units that it can give now, and the time until it is fully
+        replenished."""
         sums = list[tuple[int, int]]()
         for pool in self.pools:
             looks = [look(take, 0, 0) for take in pool]
@@ -289,7 +290,7 @@ def _joined_wait(pool: tuple[Take, ...], look: Looking) -> int:
 
 
 def _parts(pool: tuple[Take, ...], look: Looking) -> list[tuple[Take, int]]:
-    """Returns what each limiter of a pool that admits the call gives: what fits, in order."""
+    """Returns the units that each limiter of a pool gives to an admitted call: as many as fit, in order."""
     if len(pool) == 1:
         return [(pool[0], pool[0].quantity)]
     left, parts = pool[0].quantity, list[tuple[Take, int]]()
@@ -343,7 +344,7 @@ def decided(chains: tuple[Pools, ...], look: Looking) -> tuple[list[_Chain], dic
 
 @dataclass(slots=True)
 class _Part:
-    """What an owner holds of a key, in microseconds. core/src/hold.rs explains it."""
+    """The part of an owner under a key, in microseconds. core/src/hold.rs explains it."""
 
     end: int
     window: int = 0
@@ -410,7 +411,7 @@ class LocalLimiters:
             return answer
 
     def holders(self, key: Key) -> list[str]:
-        """Returns the names of those who have a place."""
+        """Returns the names of the holders of places."""
         with self.lock:
             state = self.states.get((key, _Places))
             names = list(state.ends) if isinstance(state, _Places) else []
@@ -423,7 +424,7 @@ class LocalLimiters:
         return any(hold.owner in self._parts_of(hold, take.key) for take in takes)
 
     def _hold(self, hold: Hold, chains: list[_Chain], states: dict[Key, State], look: Looking, now: int) -> None:
-        """Remembers what an owner has taken, and renews what it holds of the limiters of the call."""
+        """Records the units that an owner has taken, and renews its parts of the limiters of the call."""
         end = now + micros(hold.period, "period")
         for chain in chains:
             given = {take.key: part for take, part in chain.parts}
@@ -446,7 +447,7 @@ class LocalLimiters:
                     state.end = part.window = max(state.end, end)
 
     def _run_out(self, hold: Hold, takes: tuple[Take, ...], states: dict[Key, State], now: int) -> None:
-        """Gives back what has run out of these limiters."""
+        """Gives back the units of parts of these limiters that have run out."""
         for take in takes:
             parts = self._parts_of(hold, take.key)
             for owner in [owner for owner, part in parts.items() if part.end <= now]:
@@ -457,7 +458,7 @@ class LocalLimiters:
                 self.held.pop((hold.key, take.key), None)
 
     def settle_hold(self, chains: tuple[Pools, ...], hold: Hold) -> Together[Balance]:
-        """Settles what an owner holds, like CL.MSETTLE with HOLD."""
+        """Settles the parts of an owner, like CL.MSETTLE with HOLD."""
         with self.lock:
             now, takes = self.clock() // 1000, takes_of(chains)
             states, look = self._looking(takes, now)
@@ -622,19 +623,20 @@ _NOTHING = _Part(0, -1)
 
 
 def _is_of(part: _Part, window: _Window) -> bool:
-    """Whether a window is that from which the units of a part were taken. That of a total has no end of its own."""
+    """Whether the units of a part were taken from a window. A total has no end of its own."""
     return part.window == window.end or (isinstance(window.window.per, Total) and part is not _NOTHING)
 
 
 def _late(pools: tuple[tuple[Take, ...], ...], look: Looking) -> tuple[tuple[Take, ...], ...]:
-    """Returns the pool that bears what an owner has used that holds nothing: the first that admits it, or the last."""
+    """Returns the pool that is charged the usage of an owner without a hold: the first that admits it, or the last."""
     known = [fixed for pool in pools if (fixed := tuple(take for take in pool if isinstance(take.limit, Fixed)))]
     fits = (pool for pool in known if sum(look(take, 0, 0).remaining for take in pool) >= pool[0].quantity)
     return (next(fits, known[-1]),) if known else ()
 
 
 def _bears(pool: tuple[Take, ...], own: dict[Key, _Part], look: Looking) -> list[tuple[Take, int]]:
-    """Returns what each limiter of a pool bears of what was used: what is held of the first ones, then what fits."""
+    """Returns the part of the usage that is charged to each limiter of a pool: first its held units, then as much as
+    fits."""
     left, held = pool[0].quantity, [own[take.key].units for take in pool]
     if len(pool) == 1:
         return [(pool[0], left)]

@@ -303,7 +303,7 @@ def _row(name: _Name) -> _Row[Any]:
 
 
 def _tell(told: _Told[Any], sent: float) -> Iterable[tuple[Call[Any], Any]]:
-    """Tells callers their answers. Returns those that nobody wants any more, each with its call."""
+    """Passes answers to callers. Returns the answers of cancelled callers, each with its call."""
     unread: list[tuple[Call[Any], Any]] = []
     for caller, answer in told:
         if caller.call.mix:
@@ -337,18 +337,18 @@ def _interrupted() -> InterruptedError:
 class AsyncMerged(AsyncCell):
     """An AsyncCell that sends calls for the same limiters as one call, while another one is on its way.
 
-    For each key and limit, at most one call is on its way. Calls that come meanwhile wait for it, and one call with
-    SATURATE for the sum of their quantities follows. What it takes is granted in the order of arrival, and each caller
-    gets the answer that its own call would have got at its place. No unit is held or lost, and the limit holds exactly.
-    A call that is cancelled takes nothing, or what it took is given back.
+    For each key and limit, at most one call is on its way. Calls that come during that time wait for it, and one call
+    with SATURATE for the sum of their quantities follows. Its units are granted in the order of arrival, and each
+    caller gets the answer that its own call would have got at its place. No unit is held or lost, and the limit holds
+    exactly. A cancelled call takes nothing, or its units are given back.
 
-    Merged are `throttle`, `bucket`, `funnel` and `fixed`, except totals, without `saturate`. Quantities above 1 are
-    merged only with enough smaller ones behind them, and are otherwise sent at the same time, each by itself.
+    It merges `throttle`, `bucket`, `funnel` and `fixed`, except totals, without `saturate`. Quantities above 1 are
+    merged only with enough smaller ones behind them, and are otherwise sent separately at the same time.
 
     Calls of `mtake` with the same keys and limits in the same order are merged too, whatever their quantities are. A
-    call takes the units of the callers that fit, by what the last reply said remains. A caller that does not fit behind
-    those is refused when they have their units, so it waits for at most two round trips more. Calls with other limits,
-    a place, a chain, `shadow`, `hold` or `once` go by themselves.
+    call takes the units of the callers that fit the `remaining` of the last reply. A caller that does not fit behind
+    them is refused when they have their units, so it waits for at most two round trips more. Calls with other limits, a
+    place, a chain, `shadow`, `hold` or `once` are sent separately.
     """
 
     def __init__(self, client: AsyncClient, *, backend: Backend = "module", pipelined: bool = False) -> None:
@@ -427,7 +427,7 @@ _Promise: TypeAlias = "concurrent.futures.Future[Any]"
 
 
 class Merged(Cell):
-    """AsyncMerged for threads: a call that waits for another one blocks its thread. It has no threads of its own."""
+    """AsyncMerged for threads: a call that waits for another one blocks its thread. It starts no threads."""
 
     def __init__(self, client: SyncClient, *, backend: Backend = "module") -> None:
         super().__init__(client, backend=backend)
@@ -496,7 +496,7 @@ class Merged(Cell):
                 part[0].ticket.set_result(part)
 
     def _give_up(self, row: _Row[_Promise], caller: _Caller[_Promise]) -> None:
-        """Takes a caller that was interrupted out of its row, or ends its turn."""
+        """Removes an interrupted caller from its row, or ends its turn."""
         with self._lock:
             caller.is_gone = True
             if caller in row.waiting:

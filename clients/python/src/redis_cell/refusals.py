@@ -1,9 +1,9 @@
 """Refusals that are remembered: a key that was refused is refused in this process until its wait is over.
 
-A refusal stays true until its wait is over, unless the key changes. A refused call changes nothing, but a refund, a
-deletion or another limit's call does. The server tells of that by CLIENT TRACKING: a connection reads the key with
-CL.MPEEK, and the server announces the first change after it, on another connection (REDIRECT, so that both protocols of
-the clients' libraries work). Nothing is remembered while one of the two is not heard of.
+A refusal holds until its wait is over, unless the key changes. Refused calls do not change the key, but refunds,
+deletions and calls with another limit do. The server announces changes by CLIENT TRACKING: a connection reads the key
+with CL.MPEEK, and the server reports the first change after that on another connection (REDIRECT, so that both
+protocols of the clients' libraries work). Nothing is remembered while one of the two connections is silent.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Refusals:
         return replace(found.answer, retry_after=max(0.000_001, wait), reset_after=max(0.0, reset))
 
     def _asks(self, take: Take | None, answer: object) -> bool:
-        """Notes that the server is to be asked about a refused call. Returns whether it has to be."""
+        """Records that the key of a refused call is to be read. Returns whether it has to be."""
         if (
             take is None
             or not isinstance(answer, Refused)
@@ -156,7 +156,7 @@ class _Refusals:
         yield reads.read_response
 
     def _beats(self, listens: Any, reads: Any) -> Steps[None]:
-        """Reads the keys of refused calls, and asks for signs of life."""
+        """Reads the keys of refused calls, and sends pings."""
         batch, sent = self._batch(), time.monotonic()
         yield partial(listens.send_command, "PING")
         commands = [("PING",), *(self._look(take) for take in batch)]
@@ -184,7 +184,7 @@ class _Refusals:
                 self._known.setdefault(name, {})[asked] = _Refusal(answer, now, sent + answer.retry_after)
 
     def _told(self, message: Any) -> None:
-        """Reads a message of the server: keys that have changed, None for all keys, or a sign of life."""
+        """Reads a message of the server: keys that have changed, None for all keys, or the reply to a ping."""
         self._heard[0] = time.monotonic()
         if message[0] != b"message":
             return
@@ -198,9 +198,9 @@ class _Refusals:
                 self._asked.pop(key, None)
 
     def _lost(self, error: Exception | None = None) -> None:
-        """Forgets everything: the server may not tell what changes."""
+        """Forgets everything, because the server may not announce changes."""
         if error is not None:
-            # Every call goes to the server then, which tells what is wrong.
+            # Every call is then sent to the server, which reports the error.
             _log.warning("refusals are not remembered for now: %s", error)
         with self._lock:
             self._known.clear()
@@ -214,10 +214,10 @@ class AsyncRefusals(_Refusals):
     """Remembers the refusals of an AsyncCell, so that calls for refused keys rarely reach the server.
 
     From now on, a call that the server has refused is refused here until its wait is over or its key changes: the same
-    key, limit and quantity, of `throttle`, `bucket`, `funnel`, `fixed`, `window` and `log`. The server announces the
-    changes by client-side caching, so a refusal is exact up to the time that this message travels. While one of the two
-    connections for this is lost or silent for a second, every call goes to the server. Waits shorter than `least` are
-    not worth a call and are not remembered, and neither is more than `keys` keys.
+    key, limit and quantity, of `throttle`, `bucket`, `funnel`, `fixed`, `window` and `log`. The server announces
+    changes by client-side caching, so a refusal is exact up to the delay of this message. While one of the two
+    connections for this is lost or silent for a second, every call is sent to the server. Waits shorter than `least`
+    are not remembered, and at most `keys` keys are.
 
     `remaining` of a remembered refusal is that at the time of the refusal. If clients wait for the key in the server
     and one gives up, a remembered wait is not shortened, because the key does not change. Not for clusters.

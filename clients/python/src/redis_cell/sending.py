@@ -237,8 +237,8 @@ class Link(_Link):
 
 
 def leave_queue(connection: Any) -> None:
-    """Says over the connection of a call that waits that nothing more will be sent. The call then leaves its queue, and
-    the server closes the connection, after the reply if the call was admitted before."""
+    """Shuts the connection of a waiting call down for writing. The call then leaves its queue, and the server closes
+    the connection, after the reply if the call was admitted before."""
     writer = connection._writer
     if writer is None or not writer.can_write_eof():  # over TLS, a connection is only closed as a whole
         return

@@ -1,4 +1,4 @@
-"""Cells for the tests of applications, with the limiters of Local in this process, on a clock that tests move."""
+"""Cells for the tests of applications, with the limiters of Local in this process, and a clock that tests move."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
 
 
 def micros_ahead(time: Seconds, name: str, *, least: int = 1, times: int = 1, last: int = LAST) -> int:
-    """Returns a time in microseconds that is the length of what begins now, `times` of which must end in time."""
+    """Returns a time in microseconds, of which `times`, counted from now, must end before the year 2262."""
     whole = micros(time, name, least=least)
     if times * whole > last - _time.time_ns() // 1000:
         most = "a half of the time" if times == 2 else "the time"

@@ -1,7 +1,7 @@
 """The guards' calls that are under way on a pool's connections, and the calls that wait for a connection.
 
-If all connections are in use, as soon after a server has frozen, a pool raises an error or lets callers wait, although
-a guard may already know that the server is unavailable. So calls wait here, and learn of it immediately.
+If all connections are in use, for example after a server has frozen, a pool raises an error or lets callers wait,
+although a guard may already know that the server is unavailable. So calls wait here, and are notified immediately.
 """
 
 from __future__ import annotations

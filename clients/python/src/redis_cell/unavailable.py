@@ -71,7 +71,7 @@ WhenUnavailable: TypeAlias = FailOpen | FailClosed | Local
 
 
 def check_choice(choice: object) -> None:
-    """Raises TypeError if a choice for when the server is unavailable is none."""
+    """Raises TypeError if an object is not a choice for when the server is unavailable."""
     if isinstance(choice, type):
         raise TypeError(f"when_unavailable needs an instance: {choice.__name__}(), not the class {choice.__name__}")
     if not isinstance(choice, (FailOpen, FailClosed, Local)):
@@ -211,7 +211,7 @@ def _full(errors: Any) -> Exception:
 
 
 def _own(cell: C, kind: type[C]) -> C:
-    """Returns the cell of a guard. Raises TypeError if it is none, or one for the other guard."""
+    """Returns the cell of a guard. Raises TypeError if it is not a cell, or a cell for the other guard."""
     guard, other = ("Guard", "AsyncGuard") if kind is Cell else ("AsyncGuard", "Guard")
     given = cast(object, cell)
     if isinstance(given, (Cell, AsyncCell)) and not isinstance(given, kind):
@@ -330,14 +330,14 @@ class AsyncGuard(_Guard, Asyncio):
         return asking.result()
 
     async def _answered_late(self, call: Call[T], asking: asyncio.Future[T], begun: float) -> None:
-        """Waits for a late answer. If FailClosed has refused the call meanwhile, gives back what it took."""
+        """Waits for a late answer. If FailClosed has refused the call in the meantime, gives its units back."""
         with suppress(Exception):
             answer = await asyncio.wait_for(asking, MARGIN)
             if isinstance(self._policy.choice, FailClosed):
                 await self.cell.give_back(call, answer, begun)
 
     async def _given_up(self, call: Call[T], asking: asyncio.Future[T], begun: float) -> None:
-        """Cancels a call. If it has its answer by now, gives back what it took."""
+        """Cancels a call. If it already has its answer, gives its units back."""
         asking.cancel()
         await asyncio.wait([asking])
         if not asking.cancelled() and asking.exception() is None:

@@ -48,7 +48,7 @@ class Take:
     shadow: bool = False
 
     def __post_init__(self) -> None:
-        # Most calls are made of these, so nothing is called that need not be.
+        # Most calls consist of these, so the function avoids further calls.
         if not isinstance(cast(object, self.key), (str, bytes)):
             _check_key(self.key)
         if not isinstance(cast(object, self.limit), LIMITS):
@@ -61,7 +61,8 @@ class Take:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Spill:
-    """Limiters as one pool: what fits is taken from the first, the rest from the next. All have the same quantity."""
+    """Limiters as one pool: as much as fits is taken from the first, the rest from the next. All have the same
+    quantity."""
 
     takes: tuple[Take, ...]
 
@@ -80,7 +81,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Else:
-    """Pools in order: the first that admits its quantity is taken, and no other. Each has a quantity of its own."""
+    """Pools in order: a call takes from the first that admits its quantity. Each has a quantity of its own."""
 
     pools: tuple[Take | Spill, ...]
 
@@ -118,10 +119,10 @@ def takes_of(chains: Iterable[Pools]) -> tuple[Take, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What `owner` takes is held under `key`, and comes back after `period` unless it was settled by `settle`.
+    """The units that `owner` takes are held under `key`, and come back after `period` unless `settle` settles them.
 
-    In a call whose quantities are all 0, renews what `owner` holds. Rates come back by themselves, and places have
-    their leases: what runs out is what was taken of a Fixed.
+    A call whose quantities are all 0 renews the hold of `owner`. Only units of a Fixed run out: rates are replenished
+    by themselves, and places have their leases.
     """
 
     key: Key
@@ -139,9 +140,9 @@ class Once:
     """Allows a call to be repeated: the server keeps its reply under `key` for `period`, and takes the units once.
 
     The client repeats the call if the reply is lost or the server is unavailable: up to `tries` attempts, after pauses
-    that start at `pause` and double. None begins later than half of `period` after the first, and none but the second
-    when the attempts have taken five seconds beside the pauses and the timeout of the call. Use a separate key for each
-    piece of work. After an error, the call can be made again with the same key.
+    that start at `pause` and double. No attempt begins later than half of `period` after the first, and none except the
+    second once the attempts have taken five seconds, not counting the pauses and the timeout of the call. Use a
+    separate key for each piece of work. After an error, the call can be made again with the same key.
     """
 
     key: Key
@@ -188,7 +189,7 @@ class Settles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[T]):
-    """What a client needs to wait for a call in another way than in the server."""
+    """The data with which a client waits for a call by polling."""
 
     probe: Call[Any]
     """The call that takes units immediately or not at all."""
@@ -290,8 +291,8 @@ def take(key: Key, limit: Counted, quantity: int, saturate: bool = False, looks:
 
 
 def _back(takes: tuple[Take, ...], taken: Together[Answer] | None, new: bool = False) -> list[Call[Any]]:
-    """Returns the calls that give back what a call has taken; places only of `new` holders, as others may have renewed
-    theirs."""
+    """Returns the calls that give back the units of a call; places only of `new` holders, because other holders may
+    have renewed theirs."""
     units: list[Change] = []
     logged: list[Change] = []
     for take in takes:
@@ -442,7 +443,7 @@ def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
 
 
 def holders(key: Key) -> Call[list[str]]:
-    """Returns the names of those who have a place, or had one until lately: ZRANGE."""
+    """Returns the names of the holders of places, and of leases that have ended but were not removed: ZRANGE."""
 
     def read(names: list[str | bytes]) -> list[str]:
         return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
@@ -542,7 +543,7 @@ class _Words:
             join = "ELSE"
 
     def options(self, hold: Hold | None, once: Once | None, *settled: Literal["settled"]) -> None:
-        """Adds the options that have a key. They stand before all others."""
+        """Adds the options that have a key. They precede all others."""
         if once is not None:
             self.words.append("ONCE")
             self.key(of_kind(once, "once", Once).key)
@@ -592,7 +593,7 @@ def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Together[Ans
 
 
 def _unheld(chains: tuple[Pools, ...], hold: Hold, answer: Together[Answer] | None) -> list[Call[Any]]:
-    """Returns the call that gives back what a hold has taken, all of it."""
+    """Returns the call that gives back all units of a hold."""
     takes = [take if isinstance(take.limit, Lease) else replace(take, quantity=0) for take in takes_of(chains)]
     return [settle(*takes, hold=hold)] if answer else []
 
@@ -604,9 +605,9 @@ def mtake(
 
     A `Spill` or an `Else` is a chain of limiters, which counts as one. In a cluster, all keys must be in one slot.
     `combined.taken` is 0: each row has the quantity taken from its limiter, and with a chain in the call, the method
-    `taken` of the answer. What is taken with a `hold` comes back after its period unless `settle` settles it. If its
-    owner is `new`, it comes back at once if nobody receives the answer; so do places, if `new` holders have them. With
-    `once`, the call is repeated if its reply is lost, and takes the units once.
+    `taken` of the answer. Units taken with a `hold` come back after its period unless `settle` settles them. If the
+    owner is `new`, they come back at once if no caller receives the answer; so do places of `new` holders. With `once`,
+    the call is repeated if its reply is lost, and takes the units once.
     """
     chains = (first, *others)
     takes = _checked(chains)
@@ -635,7 +636,7 @@ def _undo(
 def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Together[Answer]]:
     """Returns the answer that `mtake` would return now, and takes nothing: CL.MPEEK.
 
-    With `holds`, what has run out under this key counts as given back.
+    With `holds`, units of this key's holds that have run out count as given back.
     """
     chains = (first, *others)
     takes = _checked(chains)
@@ -664,12 +665,12 @@ def settle(
     once: Once | None = None,
     flow: str | bytes | None = None,
 ) -> Call[Together[Balance]]:
-    """Ends what an owner holds: each quantity is what was used. CL.MSETTLE with HOLD.
+    """Ends the hold of an owner: each quantity is the usage. CL.MSETTLE with HOLD.
 
-    What was held and not used comes back, what was used beyond it is charged, and places are released. Of a Fixed of
-    which the owner holds nothing, because its hold has run out, all that was used is charged: so a settlement that may
-    be sent twice needs `once`. With chains, the method `taken` of the answer says which units each key bears. With
-    `flow`, the difference of `first` is also charged to the flow, as in `msettle`.
+    Unused units are given back, usage beyond the hold is charged, and places are released. If the hold has run out, the
+    whole usage is charged to a Fixed, so a settlement that may be sent twice needs `once`. With chains, the method
+    `taken` of the answer returns the units that are charged to each key. With `flow`, the difference of `first` is also
+    charged to the flow, as in `msettle`.
     """
     chains = (first, *others)
     takes, words = takes_of(chains), _Words(chains, lease=0)
@@ -720,8 +721,8 @@ def bmtake(
     within `timeout`; a timeout of None waits without limit. Returns a refusal immediately if a limiter can never admit
     its quantity, or if `maxlen` clients of the flow already wait. The call occupies a connection while it waits.
 
-    What is taken with a `hold` comes back after its period, as in `mtake`. With `once`, the call is repeated if its
-    reply is lost, for the rest of the timeout, and takes the units once.
+    Units taken with a `hold` come back after its period, as in `mtake`. With `once`, the call is repeated if its reply
+    is lost, for the rest of the timeout, and takes the units once.
     """
     chains = (of_kind(first, "the first limiter of bmtake", Take), *others)
     takes = _checked(chains)
@@ -777,7 +778,7 @@ def _of_its_row(change: Change, taken: Together[Answer]) -> Change:
     row = taken[change.key]
     # The server cannot give back units that a guard admitted without it.
     units = taken.taken(change.key) if taken.sent is not None else 0
-    # Of a total, which is never replenished, all is given back whenever it was taken.
+    # Units of a total, which is never replenished, are given back whatever their age.
     reset = row.reset_after if units and isinstance(change.limit, _RESETS) and row.reset_after < math.inf else None
     return Settle(change.key, change.limit, max(change.difference, -units), reset)
 
@@ -794,7 +795,7 @@ def msettle(
     """Takes units from several limiters, or gives them back, whether they are available or not: CL.MSETTLE.
 
     `taken` is the answer of the `mtake` or `bmtake` that took the units. The call then sends their age and, by RESET,
-    how much was owed, and gives back at most the units that were taken and are still owed. Without `taken`, `ago` is
+    the debt after them, and gives back at most the units that were taken and are still owed. Without `taken`, `ago` is
     the age of the units that are given back. In a cluster, all keys must be in one slot.
 
     With `flow`, the difference of `first` is also charged to the flow in the queue of `bmtake`, so that flows share by

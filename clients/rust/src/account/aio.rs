@@ -70,11 +70,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Drop for Asking<'_, C> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Account<Guard<C>> {
-    /// Holds units for an owner, such as a request: of the first pool that has enough. Give each hold an
+    /// Holds units of the first pool that has enough, for an owner, such as a request. Give each hold an
     /// owner of its own, which is not used again.
     ///
-    /// While the result is alive, a task renews the hold. If the future is dropped while the server is asked,
-    /// the units come back.
+    /// While the result is alive, a task renews the hold. If the future is dropped before the server has
+    /// answered, the units are given back.
     ///
     /// # Errors
     /// See `hold` of an account of blocking code.
@@ -110,9 +110,9 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Account<Guard<C>> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Held<Guard<C>> {
-    /// Ends the hold: charges or gives back the difference to what was [used](Self::used), which is all that
-    /// is held if nothing was reported. Returns the balance of the account, or `None` if there is nothing to
-    /// settle: the request was refused, or is settled already.
+    /// Ends the hold: charges or gives back the difference between the held and the [used](Self::used) units.
+    /// Without reported usage, all held units are used. Returns the balance of the account, or `None` if
+    /// there is nothing to settle: the request was refused, or is settled already.
     ///
     /// # Errors
     /// Returns the errors of the call. It is repeated like a call with [`Once`], and charges once. It does
@@ -128,7 +128,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Held<Guard<C>> {
         settles.await.unwrap_or_else(|error| Err(gone(error))).map(Some)
     }
 
-    /// Settles in the background, as [`settle`](Self::settle).
+    /// Settles in the background, like [`settle`](Self::settle).
     #[cfg(feature = "tower")]
     pub(crate) fn end(&self) {
         if let Some((Ok(cmd), once)) = self.shared.settlement(true) {

@@ -84,7 +84,7 @@ async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
             }
         }
     }
-    // A call that waits: cancelled at each poll, and in the end while it waits in the server.
+    // A waiting call that is cancelled at each poll, and finally while it waits in the server.
     for polls in 1.. {
         inspector.call("CL.ACQUIRE {c}:busy 1 3600 stays");
         let waiter = Waiter::new(client(server.port()));
