@@ -69,13 +69,12 @@ local function named(name)
     return format('%d ', #name) .. name
 end
 
--- Returns the name at a place of a text, and the place behind it.
+-- Returns the name behind a space at a place of a text, and the place behind the name; nil if there is none.
 function Book.read_name(text, at)
-    local length, from = match(text, '^(%d+) ()', at)
-    if not length or #text < from + length - 1 then
-        foreign(HOLDS)
+    local length, from = match(text, '^ (%d+) ()', at)
+    if length and is_natural(length) and from + length - 1 <= #text then
+        return string.sub(text, from, from + length - 1), from + length
     end
-    return string.sub(text, from, from + length - 1), from + length
 end
 
 -- Calls `read` with the members of a score, the last one first if `command` says so, until it returns false.
@@ -101,48 +100,41 @@ function Book.sortable(moment)
     return string.rep('0', 19 - #text) .. text
 end
 
-function Book.number_of(text)
-    return text and natural(text) or foreign(HOLDS)
-end
-
-function Book.moment_of(digits)
-    local text = match(digits, '^0*(%d+)$')
-    return text and instant(text) or foreign(HOLDS)
-end
-
--- Adds the parts in a text to a list.
-function Book.read_parts(text, at, list)
-    local till, period
+-- Returns the parts in a text, or nil if it has anything else.
+function Book.read_parts(text, at)
+    local list, part = {}, {}
     repeat
-        if string.sub(text, at, at) ~= ' ' then
-            foreign(HOLDS)
-        end
-        local part, place = {}
-        part.name, at = Book.read_name(text, at + 1)
-        place = match(text, '^ %-()', at)
-        if not place then
+        local before, earlier, latest, from = part, nil, nil, nil
+        part = { till = before.till, period = before.period }
+        part.name, at = Book.read_name(text, at)
+        local place = at and match(text, '^ %-()', at)
+        if at and not place then
+            local till, period
             till, period, place = match(text, '^ (%d+) (%d+)()', at)
+            part.till, part.period = till and instant(till), till and natural(period)
         end
-        if not till then
-            foreign(HOLDS)
+        if not place or not part.till or not part.period then
+            return nil
         end
-        part.till, part.period = Book.moment_of(till), Book.number_of(period)
-        part.word, part.earlier, part.latest, at = match(text, '^ (%l+) (%d+) (%d+)()', place)
-        part.earlier, part.latest = Book.number_of(part.earlier), Book.number_of(part.latest)
+        part.word, earlier, latest, at = match(text, '^ (%l+) (%d+) (%d+)()', place)
         if part.word == 'window' then
             part.window, at = match(text, '^ (%d+)()', at)
         elseif part.word == 'rate' then
-            part.at, part.reset_after, at = match(text, '^ ([%d-]+) (%d+)()', at or 1)
-            part.reset_after = Book.number_of(part.reset_after)
-            part.at = part.at == '-' and part.till - part.period or Book.moment_of(part.at)
+            from, part.reset_after, at = match(text, '^ ([%d-]+) (%d+)()', at)
+            part.at = from == '-' and part.till - part.period or from and instant(from)
+            part.reset_after = from and natural(part.reset_after)
         elseif part.word ~= 'total' and part.word ~= 'idle' then
-            foreign(HOLDS)
+            return nil
         end
-        if not at then
-            foreign(HOLDS)
+        part.earlier, part.latest = at and natural(earlier), at and natural(latest)
+        local is_whole = part.earlier and part.latest and (not part.window or is_natural(part.window))
+        local began = part.at and part.reset_after and (is_plain or not (part.at < zero))
+        if not is_whole or from and not began then
+            return nil
         end
         list[#list + 1] = part
     until at > #text
+    return list
 end
 
 -- Returns the text of a part, behind `before` in a record.
@@ -185,12 +177,9 @@ function Book.find_slot(key, owner, name)
     end
     local prefix = 'part ' .. named(owner.id)
     Book.each(key, 'ZRANGEBYSCORE', score_of(FURTHER, owner.id, name), function(member)
-        if string.sub(member, 1, #prefix + 1) == prefix .. ' ' then
-            local parts = {}
-            Book.read_parts(member, #prefix + 1, parts)
-            if parts[1].name == name and not parts[2] then
-                slot = Book.add_slot(owner, parts[1], true)
-            end
+        local parts = string.sub(member, 1, #prefix) == prefix and Book.read_parts(member, #prefix + 1)
+        if parts and parts[1].name == name and not parts[2] then
+            slot = Book.add_slot(owner, parts[1], true)
         end
         return not slot
     end)
@@ -200,20 +189,22 @@ end
 -- Returns what an owner holds in its record, and at most `unnamed` further parts.
 function Book.load_owner(key, id, unnamed)
     local owner = { id = id, slots = {}, by_name = {}, in_record = 0 }
-    local record, more, further = 'id ' .. named(id) .. ' ', 'more ' .. named(id) .. ' ', {}
+    local record, more, further = 'id ' .. named(id), 'more ' .. named(id), {}
     Book.each(key, 'ZRANGEBYSCORE', score_of(OWNERS, id), function(member)
         if string.sub(member, 1, #record) == record then
-            local parts = {}
-            Book.read_parts(member, #record, parts)
+            local parts = Book.read_parts(member, #record + 1) or foreign(HOLDS)
             for i = 1, #parts do
                 Book.add_slot(owner, parts[i])
             end
         elseif string.sub(member, 1, #more) == more then
-            owner.has_further = true
-            if #further < unnamed then
-                further[#further + 1] = Book.read_name(member, #more + 1)
+            local name, behind = Book.read_name(member, #more + 1)
+            if behind == #member + 1 then
+                owner.has_further = true
+                if #further == unnamed then
+                    return false
+                end
+                further[#further + 1] = name
             end
-            return #further < unnamed
         end
         return true
     end)
@@ -237,14 +228,14 @@ function Book.remove_ended(owner, name)
 end
 
 function Book.read_end(member)
-    local till, period, at = match(member, '^end (%d+) (%d+) ()')
+    local till, period, at = match(member, '^end (%d+) (%d+)()')
     if not till or #till ~= 19 then
         foreign(HOLDS)
     end
-    local ending = { till = Book.moment_of(till), period = Book.number_of(period) }
+    local ending = { till = instant(match(till, '^0*(%d+)$')), period = natural(period) }
     ending.id, at = Book.read_name(member, at)
-    ending.name, at = Book.read_name(member, at + 1)
-    if at <= #member then
+    ending.name, at = Book.read_name(member, at)
+    if not ending.till or not ending.period or at ~= #member + 1 then
         foreign(HOLDS)
     end
     ending.is_ahead = now < ending.till and has_ended(ending)
@@ -615,7 +606,7 @@ function Book.lasts_until(part, ends)
     if part.word == 'total' then
         return nil
     end
-    local till = part.window and Book.moment_of(part.window) or part.word == 'idle' and ends or part.till
+    local till = part.window and instant(part.window) or part.word == 'idle' and ends or part.till
     return max(millis_of(part.till), millis_of(till))
 end
 

@@ -14,8 +14,20 @@ pub const HOLDS: usize = 3;
 /// The kind of limiter that a key is used with, by its number.
 const KINDS: [&str; 7] = ["THROTTLE", "FIXED", "FUNNEL", "BUCKET", "WINDOW", "LOG", "LEASE"];
 
-/// All of them.
-pub const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6];
+/// What calls are made.
+#[derive(Clone, Copy)]
+pub struct About {
+    /// The positions in `KINDS` of the kinds that are called.
+    pub kinds: &'static [usize],
+    /// One in how many calls is for several limiters.
+    pub several: u32,
+    /// One in how many of those has chains, and `HOLD`.
+    pub chains: u32,
+    pub holds: u32,
+}
+
+/// Everything.
+pub const ALL: About = About { kinds: &[0, 1, 2, 3, 4, 5, 6], several: 4, chains: 8, holds: 8 };
 
 /// Words that no argument accepts, and words that some do.
 const BAD: [&[u8]; 18] = [
@@ -56,8 +68,7 @@ pub struct Call {
 
 pub struct Calls {
     rng: Rng,
-    /// The positions in `KINDS` of the kinds that are called.
-    kinds: &'static [usize],
+    about: About,
     /// The limit of each key, without its unit, so that states meet the limit that they were made under.
     limits: Vec<Vec<String>>,
 }
@@ -68,8 +79,8 @@ fn unit_of(key: usize) -> usize {
 }
 
 impl Calls {
-    pub fn new(seed: u64, wall: i64, kinds: &'static [usize]) -> Self {
-        let mut this = Self { rng: Rng::with_seed(seed), kinds, limits: Vec::new() };
+    pub fn new(seed: u64, wall: i64, about: About) -> Self {
+        let mut this = Self { rng: Rng::with_seed(seed), about, limits: Vec::new() };
         this.limits = (0..KEYS).map(|key| this.limit(key, wall)).collect();
         this
     }
@@ -86,7 +97,7 @@ impl Calls {
 
     /// A key of a row, which has one for each kind.
     fn key_in(&mut self, row: usize) -> usize {
-        row * KINDS.len() + self.kinds[self.rng.usize(0..self.kinds.len())]
+        row * KINDS.len() + self.about.kinds[self.rng.usize(0..self.about.kinds.len())]
     }
 
     fn one_in(&mut self, of: u32) -> bool {
@@ -231,7 +242,8 @@ impl Calls {
         if self.one_in(60) {
             self.limits[key] = self.limit(key, wall);
         }
-        let mut call = if self.one_in(4) { self.several(key, wall) } else { self.one(key, wall) };
+        let mut call =
+            if self.one_in(self.about.several) { self.several(key, wall) } else { self.one(key, wall) };
         if self.one_in(14) {
             self.damage(&mut call);
         }
@@ -324,9 +336,10 @@ impl Calls {
         let unit = unit_of(key);
         let (mut words, mut keys) = (vec![format!("CL.{name}").into_bytes()], Vec::new());
         let add = |words: &mut Vec<Vec<u8>>, word: String| words.push(word.into_bytes());
-        let holds = self.one_in(8);
+        let holds = self.one_in(self.about.holds);
         let has_age = name == "MSETTLE" && if holds { self.one_in(40) } else { self.rng.bool() };
-        let has_chains = if name == "MSETTLE" && !holds { self.one_in(20) } else { self.one_in(8) };
+        let has_chains =
+            if name == "MSETTLE" && !holds { self.one_in(20) } else { self.one_in(self.about.chains) };
         let renews = holds && name == "MTAKE" && self.one_in(8);
         let mut before: Option<String> = None;
         for n in 0..[1, 2, 2, 3, 4, 7][self.rng.usize(0..6)] {

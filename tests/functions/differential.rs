@@ -2,7 +2,7 @@
 //! turns at random. Replies, errors, values and expiries must be equal at each step.
 
 use crate::both::{Both, Reply, agree, is_beyond, reply};
-use crate::calls::{ALL, Calls, HOLDS, KEYS, REPLIES};
+use crate::calls::{ALL, About, Calls, HOLDS, KEYS, REPLIES};
 use crate::common::{Clock, FUNCTIONS, to_function};
 use redis::Value;
 use std::io::Write;
@@ -45,11 +45,11 @@ redis.register_function{function_name='look', flags={'no-writes'}, callback=func
     return all
 end}";
 
-/// Makes `calls` random calls for these kinds of limiters from an instant on, or returns how the two differ.
-pub fn run(library: &str, wall: i64, seed: u64, calls: u32, kinds: &'static [usize]) -> Result<Seen, String> {
+/// Makes `calls` random calls from an instant on, or returns how the two differ.
+pub fn run(library: &str, wall: i64, seed: u64, calls: u32, about: About) -> Result<Seen, String> {
     let mut both = Both::at(wall, library);
     assert_eq!(both.client.text(&["FUNCTION", "LOAD", LOOK]), "look");
-    let mut random = Calls::new(seed, wall, kinds);
+    let mut random = Calls::new(seed, wall, about);
     let mut seen = Seen::default();
     for _ in 0..calls {
         let key = random.key();

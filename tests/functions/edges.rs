@@ -2,6 +2,7 @@
 
 use crate::both::{Both, Reply};
 use crate::common::{FUNCTIONS, to_function};
+use redis_cell_core::hold::member;
 
 const WALL: i64 = 1_800_000_000_000_000_000;
 
@@ -134,6 +135,52 @@ const EDGES: [(&[&str], &str, &str); 50] = [
 const WINDOW_AHEAD: &str = "HSET k window 1800000060000000000 current 5 previous 3";
 const LOG_AHEAD: &str = "ZADD k 1800000060000000 1800000060000000-0";
 
+/// What a key of holds has beside the number of its parts, and whether a settlement of `me` that names the
+/// key `q` rejects it. What is not of `me` at all is not read.
+const HELD: [(&[&str], bool); 24] = [
+    (&["id 2 me 1 q 1800000060000000000 60000000000 window 0 3 1800000060000000000"], false),
+    (&["id 2 me 01 q 1800000060000000000 60000000000 total 0 3"], true),
+    (&["id 2 me 1 q 01800000060000000000 60000000000 total 0 3"], true),
+    (&["id 2 me 1 q 1800000060000000000 060000000000 total 0 3"], true),
+    (&["id 2 me 1 q 1800000060000000000 60000000000 total 00 3"], true),
+    (&["id 2 me 1 q 1800000060000000000 60000000000 total 0 03"], true),
+    (&["id 2 me 1 q 1800000060000000000 60000000000 window 0 3 01800000060000000000"], true),
+    (&["id 2 me 1 q 1800000060000000000 60000000000 rate 0 3 01800000000000000000 5"], true),
+    (&["id 2 me 1 q 1800000060000000000 60000000000 rate 0 3 - 05"], true),
+    (&["id 2 me 1 q 5 6 rate 0 3 - 5"], true),
+    (&["id 2 me 1 q - total 0 3"], true),
+    (&["id 2 me"], true),
+    (&["id 2 mex1 q 1800000060000000000 60000000000 total 0 3"], true),
+    (&["id 02 me 1 q 1800000060000000000 60000000000 total 0 3"], false),
+    (&["more 2 me 1 q", "part 2 me 1 q 1800000060000000000 60000000000 total 0 3"], false),
+    (&["more 2 me 1 q", "part 2 me 01 q 1800000060000000000 60000000000 total 0 3"], true),
+    (&["more 2 me 01 q"], false),
+    (&["more 2 me 1 qx"], false),
+    (&["end 1800000060000000000 60000000000 1 a 1 q"], false),
+    (&["end 180000006000000000 60000000000 1 a 1 q"], true),
+    (&["end 1800000060000000000 060000000000 1 a 1 q"], true),
+    (&["end 1800000060000000000 60000000000 01 a 1 q"], true),
+    (&["end 1800000060000000000 60000000000 1 a 01 q"], true),
+    (&["end 1800000060000000000 60000000000 1 ax1 q"], true),
+];
+
+/// What the command and the function reply to a call, and leave in the key `k`, after `before`; or how they
+/// differ.
+fn same<W: AsRef<[u8]>>(both: &mut Both, before: &[Vec<W>], call: &str) -> Result<Reply, String> {
+    let words: Vec<&str> = call.split(' ').collect();
+    let [command, function] = [false, true].map(|function| {
+        both.client.call("DEL k q");
+        for command in before {
+            both.client.call(&command.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>());
+        }
+        let reply: Reply = both.call(&words, function);
+        let left = ["TTL k", "PEXPIRETIME k", "GET k", "HGETALL k", "ZRANGE k 0 -1 WITHSCORES"]
+            .map(|look| both.client.ask(look));
+        (reply, left)
+    });
+    if command == function { Ok(command.0) } else { Err(format!("{command:?}, by function {function:?}")) }
+}
+
 /// Compares the two, or returns how they differ.
 pub fn edges(library: &str) -> Result<(), String> {
     let mut both = Both::at(WALL, library);
@@ -144,26 +191,29 @@ pub fn edges(library: &str) -> Result<(), String> {
         reply?;
     }
     for (before, call, expected) in EDGES {
-        let words: Vec<&str> = call.split(' ').collect();
-        let mut outcomes = [false, true].map(|function| {
-            both.client.call("DEL k");
-            for command in before {
-                both.client.call(*command);
-            }
-            let reply: Reply = both.call(&words, function);
-            let left = ["TTL k", "PEXPIRETIME k", "GET k", "HGETALL k", "ZRANGE k 0 -1 WITHSCORES"]
-                .map(|look| both.client.ask(look));
-            (reply, left)
-        });
-        let [command, function] = &mut outcomes;
-        let text = match &command.0 {
+        let words: Vec<Vec<&str>> = before.iter().map(|command| command.split(' ').collect()).collect();
+        let about = |error| format!("{call} after {before:?}: {error}");
+        let text = match same(&mut both, &words, call).map_err(about)? {
             Ok(integers) => format!("{integers:?}"),
-            Err(error) => error.clone(),
+            Err(error) => error,
         };
         assert!(text.starts_with(expected), "{call} after {before:?}: {text}");
-        if command != function {
-            return Err(format!("{call} after {before:?}: {command:?}, by function {function:?}"));
+    }
+    for (members, is_foreign) in HELD {
+        let mut words: Vec<String> = ["ZADD", "k", "1", "parts"].map(str::to_owned).to_vec();
+        for text in members {
+            let score = match text.split(' ').next() {
+                Some("part") => member::of_further(b"me", b"q"),
+                Some("end") => member::of_key(b"q"),
+                _ => member::of_owner(b"me"),
+            };
+            words.extend([score.to_string(), (*text).to_owned()]);
         }
+        let reply = same(&mut both, &[words], "CL.MSETTLE q FIXED 9 60 1 HOLD k me")
+            .map_err(|error| format!("holds {members:?}: {error}"))?;
+        let foreign =
+            "ERR the key does not hold this limiter's state: expected the parts of holds, stored by HOLD";
+        assert_eq!(reply.err().as_deref(), is_foreign.then_some(foreign), "{members:?}");
     }
     Ok(())
 }

@@ -355,6 +355,41 @@ const WAITS: [&str; 5] = [
     "CL.BMTAKE TAG:idle THROTTLE 9 1 60 1 TAG:busy LEASE 1 3600 WHO FLOW b",
 ];
 
+/// These calls for keys with a tag, and the server's own behind them.
+fn waits(tag: &str, who: &str) -> Vec<String> {
+    let ours = WAITS.iter().map(|wait| wait.replace("TAG", tag).replace("WHO", who));
+    ours.chain([format!("BLPOP {tag}:list 0")]).collect()
+}
+
+/// Takes what these calls want.
+fn fill(node: &Server, tag: &str) {
+    for call in waits(tag, "holder").iter().take(WAITS.len()) {
+        let first = call.replace("idle THROTTLE", "idle2 THROTTLE");
+        assert!(Waiter::ask(node, &first).answer().starts_with("0 "), "{first}");
+    }
+}
+
+/// Waits until a node rejects calls for a slot with an error that begins with this, and asserts that all
+/// waits of these calls end with such an error, in time.
+fn are_sent_away(node: &mut Client, tag: &str, calls: &[String], mut waiters: Vec<Waiter>, error: &str) {
+    wait_until("the slot to leave", || match node.ask(&format!("GET {tag}")) {
+        Err(seen) if seen.starts_with(error) => Ok(()),
+        seen => Err(format!("{seen:?}")),
+    });
+    let left = Instant::now();
+    for (waiter, call) in waiters.iter_mut().zip(calls) {
+        let answer = waiter.answer();
+        assert!(answer.starts_with(error), "{call}: {answer}");
+        let after = left.elapsed();
+        // A second, and some more on a machine with other work.
+        assert!(after < Duration::from_secs(3), "{call}: {after:?}");
+    }
+    let word = error.split(' ').next().unwrap();
+    let what = format!("cluster: from a slot that leaves to the last client's {word}");
+    figure(&what, format!("{} ms", left.elapsed().as_millis()));
+    assert_eq!(node.info("blocked_clients"), "0");
+}
+
 /// The slot leaves without any change of its keys, and long before any turn. The clients go to the other
 /// node, wait there, and are served there; then conversely.
 #[test]
@@ -367,15 +402,10 @@ pub fn clients_that_wait_go_with_a_slot_that_leaves_at_once() {
     // The part of a key that decides its slot may be anywhere in it.
     let tag = format!("}}{{{}}}{{x}}", cluster.tags(0..8000, 1)[0]);
     let slot = nodes[0].int(&format!("CLUSTER KEYSLOT {tag}"));
-    let call = |wait: &str, who: &str| wait.replace("TAG", &tag).replace("WHO", who);
-    let control = format!("BLPOP {tag}:list 0");
-    for wait in WAITS {
-        let first = call(wait, "holder").replace("idle THROTTLE", "idle2 THROTTLE");
-        assert!(Waiter::ask(&cluster.nodes[0], &first).answer().starts_with("0 "), "{first}");
-    }
-    let mut calls: Vec<String> = WAITS.into_iter().map(|wait| call(wait, "waiter")).collect();
-    calls.push(control);
-    let mut waiters: Vec<Waiter> = calls.iter().map(|call| Waiter::ask(&cluster.nodes[0], call)).collect();
+    fill(&cluster.nodes[0], &tag);
+    let calls = waits(&tag, "waiter");
+    let ask = |node: usize| calls.iter().map(|call| Waiter::ask(&cluster.nodes[node], call)).collect();
+    let mut waiters: Vec<Waiter> = ask(0);
     for (from, to) in [(0, 1), (1, 0)] {
         wait_for_blocked(&mut nodes[from], calls.len());
         if moves_at_once[0] {
@@ -384,24 +414,8 @@ pub fn clients_that_wait_go_with_a_slot_that_leaves_at_once() {
             let id = cluster.id(to);
             nodes[from].call(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"));
         }
-        let moved = format!("MOVED {slot} {}", cluster.0[to]);
-        wait_until("the slot to leave", || match nodes[from].ask(&format!("GET {tag}")) {
-            Err(error) if error == moved => Ok(()),
-            seen => Err(format!("{seen:?}")),
-        });
-        let left = Instant::now();
-        for (waiter, call) in waiters.iter_mut().zip(&calls) {
-            assert_eq!(waiter.answer(), moved, "{call}");
-            let after = left.elapsed();
-            // A second, and some more on a machine with other work.
-            assert!(after < Duration::from_secs(3), "{call}: {after:?}");
-        }
-        figure(
-            "cluster: from a slot that leaves at once to the last client's redirection",
-            format!("{} ms", left.elapsed().as_millis()),
-        );
-        assert_eq!(nodes[from].info("blocked_clients"), "0");
-        waiters = calls.iter().map(|call| Waiter::ask(&cluster.nodes[to], call)).collect();
+        are_sent_away(&mut nodes[from], &tag, &calls, waiters, &format!("MOVED {slot} {}", cluster.0[to]));
+        waiters = ask(to);
         wait_for_blocked(&mut nodes[to], calls.len());
     }
     for key in ["rate", "month", "flows", "places", "busy"] {
@@ -411,6 +425,36 @@ pub fn clients_that_wait_go_with_a_slot_that_leaves_at_once() {
         let answer = waiter.answer();
         assert!(answer.starts_with("0 "), "{call}: {answer}");
     }
+}
+
+/// A node takes the slot without importing it, as tools do that repair a cluster, and then gives it up, so
+/// that no node serves it.
+#[test]
+pub fn clients_that_wait_go_where_the_servers_own_go_when_a_slot_is_taken() {
+    let _alone = alone();
+    let cluster = Cluster::start(2, 0);
+    let mut nodes = [0, 1].map(|node| cluster.connect(node));
+    let tag = format!("{{{}}}", cluster.tags(0..8000, 1)[0]);
+    let slot = nodes[0].int(&format!("CLUSTER KEYSLOT {tag}"));
+    let calls = waits(&tag, "waiter");
+    let wait = |node: usize, client: &mut Client| {
+        fill(&cluster.nodes[node], &tag);
+        let waiters = calls.iter().map(|call| Waiter::ask(&cluster.nodes[node], call)).collect();
+        wait_for_blocked(client, calls.len());
+        waiters
+    };
+    let waiters = wait(0, &mut nodes[0]);
+    // The nodes believe the one with the highest configuration epoch.
+    let take = ["DELSLOTS", "ADDSLOTS"].map(|verb| format!("CLUSTER {verb} {slot}"));
+    for answer in nodes[1].pipeline(&take.each_ref()) {
+        answer.unwrap();
+    }
+    are_sent_away(&mut nodes[0], &tag, &calls, waiters, &format!("MOVED {slot} {}", cluster.0[1]));
+    assert_eq!(nodes[0].int("DBSIZE"), 0, "nobody was served by the node that has lost the slot");
+    cluster.settle();
+    let waiters = wait(1, &mut nodes[1]);
+    nodes[1].call(&format!("CLUSTER DELSLOTS {slot}"));
+    are_sent_away(&mut nodes[1], &tag, &calls, waiters, "CLUSTERDOWN ");
 }
 
 #[test]
