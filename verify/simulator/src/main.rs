@@ -30,6 +30,8 @@ struct Options {
     /// The number of a history that a real server can follow, of which a transcript is printed, and the
     /// version of that server.
     real: Option<(u64, String)>,
+    /// Whether that server has another module.
+    beside: bool,
     files: Vec<String>,
 }
 
@@ -45,6 +47,7 @@ fn options() -> Result<Options, String> {
         shrinks: true,
         stops: false,
         real: None,
+        beside: false,
         files: vec![],
     };
     let mut args = std::env::args().skip(1);
@@ -62,6 +65,7 @@ fn options() -> Result<Options, String> {
             "--real" => {
                 options.real = Some((number()?, args.next().ok_or("--real needs a version")?));
             }
+            "--beside" => options.beside = true,
             "--file" => options.files.push(args.next().ok_or("--file needs a name")?),
             module => options.module = module.into(),
         }
@@ -73,7 +77,7 @@ fn main() -> ExitCode {
     let work = options().and_then(|options| Module::open(&options.module).map(|module| (options, module)));
     let result = work.and_then(|(options, module)| {
         if let Some((number, version)) = options.real {
-            let source = Source::Real(REAL + number, options.steps, version);
+            let source = Source::Real(REAL + number, options.steps, version, options.beside);
             print!("{}", run::transcript(&module, &source));
             return Ok(0);
         }

@@ -23,8 +23,8 @@ pub struct Report {
 pub enum Source {
     /// From a seed, this many, by this number of clients; 0 for the number of the seed.
     Seed(u64, u32, u64),
-    /// The same for a server of this version; a real one can be made to follow them.
-    Real(u64, u32, String),
+    /// The same for a server of this version, beside another module or not; a real one can follow them.
+    Real(u64, u32, String, bool),
     /// From lines.
     History(History),
 }
@@ -33,8 +33,9 @@ impl Source {
     fn settings(&self) -> Settings {
         match self {
             Self::Seed(seed, ..) => Writer::settings(*seed),
-            Self::Real(_, _, version) => Settings {
+            Self::Real(_, _, version, beside) => Settings {
                 version: version.clone(),
+                beside: *beside,
                 listeners: "aof".into(),
                 active: false,
                 ..Settings::default()
@@ -45,7 +46,7 @@ impl Source {
 
     fn count(&self) -> usize {
         match self {
-            Self::Seed(_, count, _) | Self::Real(_, count, _) => *count as usize,
+            Self::Seed(_, count, _) | Self::Real(_, count, ..) => *count as usize,
             Self::History(history) => history.steps.len(),
         }
     }

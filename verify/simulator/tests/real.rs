@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
 use std::process::Command;
 
-use common::{Client, Clock, Options, Waiter, module_path};
+use common::{BINARY, Client, Clock, Options, Waiter, module_path};
 use redis_cell_simulator::history::Step;
 
 /// The next reply of a connection as the simulator shows it, and the items of an array.
@@ -69,8 +69,12 @@ fn follow(number: u64, steps: u32) -> usize {
     let server = clock.start(Options::new().set("appendonly", "yes").set("appendfsync", "no"));
     let mut observer = server.connect();
     let (number, steps) = (number.to_string(), steps.to_string());
+    let version = format!("{}-{}", BINARY.name, BINARY.version_text);
+    // Redis 8 loads `vectorset`, Valkey 9.1 `lua`. Beside others, calls open all keys before they decide.
+    let modules: Vec<redis::Value> = observer.get("MODULE LIST");
     let output = Command::new(env!("CARGO_BIN_EXE_simulate"))
-        .args(["--real", &number, &observer.info("redis_version"), "--steps", &steps])
+        .args(["--real", &number, version.trim_start_matches("redis-"), "--steps", &steps])
+        .args((modules.len() > 1).then_some("--beside"))
         .arg(module_path())
         .output()
         .expect("the simulator");
