@@ -437,6 +437,19 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
     // An owner that is there may pass it.
     for (owner, parts) in [(one, 100_001), (same_hash, 100_002)] {
+    // Nothing would be taken. The refusal is recorded where a limiter refuses, or else for the first limiter.
+    let chain = format!("q {day} 1 ELSE p {day} 1 HOLD h 7200 new");
+    let peeked = rows(&mut client, &format!("CL.MPEEK {chain}"));
+    assert_eq!((peeked[0][0], peeked[1][5], peeked[2][5]), (1, 0, 0), "{peeked:?}");
+    for (call, key) in [
+        (chain, "q"),
+        (format!("s SHADOW FIXED 1 60 2 {call} new"), "q"),
+        (format!("p {day} 1 s FIXED 1 60 2 {call} new"), "s"),
+    ] {
+        client.call("CL.TOP RESET");
+        assert_eq!(first(&mut client, &format!("CL.MTAKE {call}"))[0], 1, "{call}");
+        assert_eq!(client.get::<Vec<(String, i64, i64, i64)>, _>("CL.TOP")[0].0, key, "{call}");
+    }
         assert_eq!(first(&mut client, &format!("CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 {owner}"))[0], 0);
         assert_eq!(client.int("ZSCORE h parts"), parts);
     }
