@@ -297,7 +297,7 @@ local function comes_back(part, window)
 end
 
 -- Reads the key of HOLD for a call: what its owner holds, and what has run out of its limiters.
-function Hold.look(hold, rows, keys, count)
+function Hold.look(hold, rows, keys, count, unit)
     Book.hashed = {}
     local key = hold.key
     local parts = call('ZSCORE', key, 'parts')
@@ -308,7 +308,7 @@ function Hold.look(hold, rows, keys, count)
     if hold.period then
         hold.till = now + hold.period
         if last < hold.till then
-            out_of_range('HOLD', 1, LAST)
+            out_of_range('HOLD', 1, quotient(last - now, int(unit.nanoseconds)))
         end
     end
     local left = MOST_ENDED

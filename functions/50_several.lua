@@ -579,7 +579,7 @@ function several(keys, args, verb)
         rows[k].hold, rows[k].load_held = hold, hold and Hold.load
     end
     if hold then
-        Hold.look(hold, rows, keys, count)
+        Hold.look(hold, rows, keys, count, unit)
     end
     for i = 1, has_chains and 0 or count do
         local row = rows[i]

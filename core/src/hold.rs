@@ -157,7 +157,7 @@ impl Part {
         now: Instant,
         period: Span,
     ) -> Result<Option<Self>, Error> {
-        let end = end_of(now, period)?;
+        let end = now.checked_add(period).ok_or_else(|| HOLD.error())?;
         let renewed = before.map(|part| Self { end, period, ..part });
         if quantity <= 0 {
             return Ok(renewed);
@@ -223,8 +223,8 @@ impl Part {
 ///
 /// # Errors
 /// [`Error::OutOfRange`] past the year 2262.
-pub fn end_of(now: Instant, period: Span) -> Result<Instant, Error> {
-    now.checked_add(period).ok_or_else(|| HOLD.error())
+pub fn end_of(now: Instant, period: Span, unit: Unit) -> Result<Instant, Error> {
+    HOLD.end(now, period, unit)
 }
 
 /// The difference by which a settlement of `used` units changes the fixed window `counter`, of which `part`

@@ -341,10 +341,7 @@ impl Once {
     /// # Errors
     /// [`Error::OutOfRange`] past the year 2262.
     pub fn until(&self, now: Instant, unit: Unit) -> Result<Instant, Error> {
-        now.checked_add(self.period).ok_or_else(|| {
-            let left = now.left().as_nanos() / unit.nanos();
-            ONCE.up_to(i64::try_from(left).unwrap_or(i64::MAX)).error()
-        })
+        ONCE.end(now, self.period, unit)
     }
 }
 

@@ -13,7 +13,7 @@ use redis_cell_core::fixed::Counter;
 use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, MOST_UNNAMED, Origin, Part, RATES_EACH};
 use redis_cell_core::limiter::Limiter as _;
 use redis_cell_core::several;
-use redis_cell_core::{Answer, Change, Decision, Instant, Span};
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
 
 use smallvec::SmallVec;
 
@@ -29,6 +29,8 @@ use crate::tally;
 pub struct Hold<'c> {
     pub key: Arg<'c>,
     pub option: several::Hold<'c>,
+    /// The unit of its period.
+    pub unit: Unit,
     /// The difference by which a settlement has moved its first limiter.
     pub moved: Cell<i64>,
 }
@@ -94,7 +96,7 @@ impl<'c> Hold<'c> {
     {
         let book = Book::open(call, handles, self.key, access)?;
         if let Some(period) = self.option.period {
-            hold::end_of(now, period)?;
+            hold::end_of(now, period, self.unit)?;
         }
         if access == Access::Write {
             Write::Holds.check()?;
