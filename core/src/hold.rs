@@ -14,7 +14,8 @@
 //! ```
 //!
 //! # What comes back, and where to
-//! A part remembers which window has its units: its end. Units of a window that has ended stay there. If the
+//! A part remembers which window has its units: its end, which may change a little when keys are moved to
+//! another server. Units of a window that has ended stay there. If the
 //! same owner has taken units of two windows, `earlier` are those of the ended one, and `last` are those of
 //! the present one; only the latter come back. So of `used` units, the present window bears
 //! `max(0, used - earlier)`.
@@ -166,7 +167,7 @@ impl Part {
         // What was taken of another kind of limiter is void.
         Ok(Some(match renewed.filter(|part| part.is_of_rate() == new.is_of_rate()) {
             None => new,
-            Some(part) if part.is_of_same_window(&new) => {
+            Some(part) if part.is_of_same_window(&new, now) => {
                 Self { last: part.last.saturating_add(quantity), origin, ..part }
             }
             Some(part) => Self { earlier: part.held(), ..new },
@@ -190,11 +191,12 @@ impl Part {
         Self { end: now, ..self }
     }
 
-    /// Whether both parts are of one window. A total is one, whether the calls name IDLE or not.
-    fn is_of_same_window(&self, other: &Self) -> bool {
+    /// Whether both parts are of one window, that of the other one being open. A total is one, whether the
+    /// calls name IDLE or not.
+    fn is_of_same_window(&self, other: &Self, now: Instant) -> bool {
         match (self.origin, other.origin) {
             (Origin::Total { .. }, Origin::Total { .. }) => true,
-            (Origin::Window { end }, Origin::Window { end: other }) => end == other,
+            (Origin::Window { end }, Origin::Window { end: other }) => is_window(end, other, now),
             _ => false,
         }
     }
@@ -209,14 +211,23 @@ impl Part {
         matches!(self.origin, Origin::Rate { .. })
     }
 
-    /// The units that come back to the window `counter` when the part runs out.
-    pub fn comes_back(&self, counter: &Counter) -> i64 {
+    /// The units that come back to the open window `counter` when the part runs out.
+    pub fn comes_back(&self, counter: &Counter, now: Instant) -> i64 {
         match self.origin {
-            Origin::Window { end } if end == counter.end => self.last,
+            Origin::Window { end } if is_window(end, counter.end, now) => self.last,
             Origin::Total { .. } => self.last,
             Origin::Window { .. } | Origin::Rate { .. } => 0,
         }
     }
+}
+
+/// By how much the end of a window may change when its key is moved to another server: `MIGRATE` sends the
+/// time that is left, which the other server adds to the time on its own clock when it arrives.
+const MOVED: Span = Span::from_nanos(1_000_000_000).unwrap();
+
+/// Whether the open window, which ends at `end`, is the one that was to end at `known`.
+fn is_window(known: Instant, end: Instant, now: Instant) -> bool {
+    known == end || now < known && known.since(end) <= MOVED && end.since(known) <= MOVED
 }
 
 /// The end of a hold that begins now.
@@ -234,10 +245,10 @@ pub fn end_of(now: Instant, period: Span, unit: Unit) -> Result<Instant, Error> 
 /// used beyond it is charged.
 ///
 /// Cost: O(1), no allocation.
-pub fn settles_window(part: Option<&Part>, counter: Option<&Counter>, used: i64) -> i64 {
+pub fn settles_window(part: Option<&Part>, counter: Option<&Counter>, now: Instant, used: i64) -> i64 {
     let Some(part) = part.filter(|part| !part.is_of_rate()) else { return used };
     let present = used.saturating_sub(part.earlier).max(0);
-    if counter.is_some_and(|counter| part.comes_back(counter) == part.last) {
+    if counter.is_some_and(|counter| part.comes_back(counter, now) == part.last) {
         present.saturating_sub(part.last)
     } else {
         present.saturating_sub(part.last).max(0)

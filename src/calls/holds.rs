@@ -227,7 +227,7 @@ impl<'c> Seen<'_, '_, 'c> {
         if let Limiter::Fixed(window) = limiter {
             let (stored, now) = window.seen(at, Verb::Settle)?;
             let state = self.restored(index, stored, now);
-            let difference = units.map_or(0, |units| hold::settles_window(own, state.as_ref(), units));
+            let difference = units.map_or(0, |units| hold::settles_window(own, state.as_ref(), now, units));
             let decision = window.limit.settle(state, now, difference, None)?;
             return Ok(Pending::Fixed(with_restored(decision, stored, state)));
         }
@@ -316,7 +316,7 @@ impl<'c> Seen<'_, '_, 'c> {
         if faults::forgets_holds() {
             return state;
         }
-        let back = ended.iter().fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter)));
+        let back = ended.iter().fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter, now)));
         if back == 0 { state } else { counter.without(back) }
     }
 
