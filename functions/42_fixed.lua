@@ -246,7 +246,7 @@ end
 
 -- Returns the total that is counted now, without an end if its key does not expire. A count of 0 keeps its expiry.
 local function present_total(stored)
-    return stored and (not stored.ends or now < stored.ends) and stored or { count = zero }
+    return stored and (not stored.ends or now < stored.ends) and stored or { count = zero, has_ended = stored }
 end
 
 local function total_answer(limit, total, wait, store)
@@ -281,6 +281,7 @@ local function count_in_all(limit, before, count, ends, wait, added, least)
         fail(AMBIGUOUS)
     end
     local total = { count = count, ends = ends, added = ends == before.ends and added }
+    total.is_lasting = before.has_ended and not ends
     return total_answer(limit, total, wait, total)
 end
 

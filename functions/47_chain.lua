@@ -203,14 +203,18 @@ function Chain.decide(rows, keys, count, takes)
         end
         first = final + 1
     end
-    for k = 1, is_refused and count or 0 do
+    return is_refused
+end
+
+-- Lets a call that is refused take nothing.
+function Chain.refuse(rows, count, takes)
+    for k = 1, count do
         local row = rows[k]
         if takes and row.taken then
             row.remaining, row.reset_after, row.store = row.remaining_before, row.reset_after_before, nil
         end
         row.taken = nil
     end
-    return is_refused
 end
 
 -- Returns the numbers of the chain that begins with a row: its limit, its wait, what it can give now,

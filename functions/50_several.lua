@@ -579,7 +579,7 @@ function several(keys, args, verb)
         rows[k].hold, rows[k].load_held = hold, hold and Hold.load
     end
     if hold then
-        Hold.look(hold, rows, keys, count)
+        Hold.look(hold, rows, keys, count, unit)
     end
     for i = 1, has_chains and 0 or count do
         local row = rows[i]
@@ -633,7 +633,9 @@ function several(keys, args, verb)
     if hold and verb ~= SETTLE then
         is_refused, ruled = rule(hold, keys, count, is_refused, taken)
     end
-    if is_refused and not has_chains then
+    if is_refused and has_chains then
+        Chain.refuse(rows, count, verb == TAKE)
+    elseif is_refused then
         -- Nothing is written, and each row describes the present state.
         for i = 1, count do
             local row = rows[i]

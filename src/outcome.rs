@@ -125,23 +125,15 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
             reply(call, &answer, unit);
         }
         Ok(Outcome::Several(rows, unit)) => {
-            let refused_by = reply_rows(call, tally, &rows, unit, None);
-            rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_besides(SHADOW_REFUSED));
-            if refused_by {
-                let keys = C::SPEC.keys.of(call);
-                let refusing = rows.iter().enumerate().filter(|(_, row)| row.refuses());
-                // A chain is recorded under its first key.
-                let at = refusing.map(|(at, row)| row.role.first().unwrap_or(at));
-                refused(call, &at.filter_map(|at| keys.get(at).copied()).collect::<Vec<_>>());
-            }
+            let is_refused = reply_rows(call, tally, &rows, unit, None);
+            count_refusals::<C>(call, &rows, is_refused);
         }
         Ok(Outcome::SeveralStates(rows, unit)) => {
             reply_rows(call, tally, &rows, unit, None);
         }
         Ok(Outcome::Ruled(rows, unit, verdict)) => {
-            if reply_rows(call, tally, &rows, unit, Some(verdict)) {
-                refused(call, call.args(1, 1));
-            }
+            let is_refused = reply_rows(call, tally, &rows, unit, Some(verdict));
+            count_refusals::<C>(call, &rows, is_refused);
         }
         Ok(Outcome::RuledStates(rows, unit, verdict)) => {
             reply_rows(call, tally, &rows, unit, Some(verdict));
@@ -208,6 +200,22 @@ fn reply_rows(
         reply(call, answer, unit);
     }
     limited
+}
+
+/// Counts the limiters in shadow that would refuse a call for several, and records the limiters that refuse
+/// it, a chain under its first key. If all admit it, but the key of `HOLD` has no room, the first is recorded.
+#[inline(always)]
+fn count_refusals<C: Command>(call: &Call, rows: &[several::Row], is_refused: bool) {
+    rows.iter().filter(|row| row.would_refuse()).for_each(|_| C::TALLY.count_besides(SHADOW_REFUSED));
+    if is_refused {
+        let keys = C::SPEC.keys.of(call);
+        let refusing = rows.iter().enumerate().filter(|(_, row)| row.refuses());
+        let mut at: Vec<_> = refusing.map(|(at, row)| row.role.first().unwrap_or(at)).collect();
+        if at.is_empty() {
+            at.extend(rows.iter().position(|row| row.role != several::Role::Shadow));
+        }
+        refused(call, &at.into_iter().filter_map(|at| keys.get(at).copied()).collect::<Vec<_>>());
+    }
 }
 
 /// Replies with the rows of an earlier call.

@@ -4,7 +4,7 @@ use core::iter::Peekable;
 use core::time::Duration;
 
 use crate::error::Error;
-use crate::time::{Span, Unit};
+use crate::time::{Instant, Span, Unit};
 
 /// An integer argument: its name in the synopsis and the values it may have on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,17 @@ impl Range {
         let range = self.up_to(self.max.min(unit.max()));
         let units = range.parse(bytes)?;
         u64::try_from(units).ok().and_then(|units| Span::from_units(units, unit)).ok_or_else(|| range.error())
+    }
+
+    /// The instant at which a `period` of this argument that begins now is over.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] with the longest possible period, past the year 2262.
+    pub(crate) fn end(&self, now: Instant, period: Span, unit: Unit) -> Result<Instant, Error> {
+        now.checked_add(period).ok_or_else(|| {
+            let left = now.left().as_nanos() / unit.nanos();
+            self.up_to(i64::try_from(left).unwrap_or(i64::MAX)).error()
+        })
     }
 
     /// The error that names this argument and its range.

@@ -14,10 +14,10 @@
 //! ```
 //!
 //! # What comes back, and where to
-//! A part records the window of its units, by the window's end. Units of a window that has ended do not come
-//! back. If the same owner has taken units of two windows, `earlier` are those of the ended window, and
-//! `last` are those of the present one; only `last` comes back. So of `used` units, `max(0, used - earlier)`
-//! are charged to the present window.
+//! A part records the window of its units, by the window's end, which may change a little when keys are moved
+//! to another server. Units of a window that has ended do not come back. If the same owner has taken units of
+//! two windows, `earlier` are those of the ended window, and `last` are those of the present one; only `last`
+//! comes back. So of `used` units, `max(0, used - earlier)` are charged to the present window.
 //!
 //! Of a rate, `last` are the units of the last take, and `earlier` those of all takes before it. A settlement
 //! gives back no more than `last`, and only what is [still owed](Taken::still_owed) for them.
@@ -157,7 +157,7 @@ impl Part {
         now: Instant,
         period: Span,
     ) -> Result<Option<Self>, Error> {
-        let end = end_of(now, period)?;
+        let end = now.checked_add(period).ok_or_else(|| HOLD.error())?;
         let renewed = before.map(|part| Self { end, period, ..part });
         if quantity <= 0 {
             return Ok(renewed);
@@ -166,7 +166,7 @@ impl Part {
         // Units of another kind of limiter are forgotten.
         Ok(Some(match renewed.filter(|part| part.is_of_rate() == new.is_of_rate()) {
             None => new,
-            Some(part) if part.is_of_same_window(&new) => {
+            Some(part) if part.is_of_same_window(&new, now) => {
                 Self { last: part.last.saturating_add(quantity), origin, ..part }
             }
             Some(part) => Self { earlier: part.held(), ..new },
@@ -190,11 +190,12 @@ impl Part {
         Self { end: now, ..self }
     }
 
-    /// Whether both parts are of one window. A total is one, whether the calls name IDLE or not.
-    fn is_of_same_window(&self, other: &Self) -> bool {
+    /// Whether both parts are of one window, that of the other one being open. A total is one, whether the
+    /// calls name IDLE or not.
+    fn is_of_same_window(&self, other: &Self, now: Instant) -> bool {
         match (self.origin, other.origin) {
             (Origin::Total { .. }, Origin::Total { .. }) => true,
-            (Origin::Window { end }, Origin::Window { end: other }) => end == other,
+            (Origin::Window { end }, Origin::Window { end: other }) => is_window(end, other, now),
             _ => false,
         }
     }
@@ -209,22 +210,31 @@ impl Part {
         matches!(self.origin, Origin::Rate { .. })
     }
 
-    /// The units that come back to the window `counter` when the part runs out.
-    pub fn comes_back(&self, counter: &Counter) -> i64 {
+    /// The units that come back to the open window `counter` when the part runs out.
+    pub fn comes_back(&self, counter: &Counter, now: Instant) -> i64 {
         match self.origin {
-            Origin::Window { end } if end == counter.end => self.last,
+            Origin::Window { end } if is_window(end, counter.end, now) => self.last,
             Origin::Total { .. } => self.last,
             Origin::Window { .. } | Origin::Rate { .. } => 0,
         }
     }
 }
 
+/// By how much the end of a window may change when its key is moved to another server: `MIGRATE` sends the
+/// time that is left, which the other server adds to the time on its own clock when it arrives.
+const MOVED: Span = Span::from_nanos(1_000_000_000).unwrap();
+
+/// Whether the open window, which ends at `end`, is the one that was to end at `known`.
+fn is_window(known: Instant, end: Instant, now: Instant) -> bool {
+    known == end || now < known && known.since(end) <= MOVED && end.since(known) <= MOVED
+}
+
 /// The end of a hold that begins now.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] past the year 2262.
-pub fn end_of(now: Instant, period: Span) -> Result<Instant, Error> {
-    now.checked_add(period).ok_or_else(|| HOLD.error())
+pub fn end_of(now: Instant, period: Span, unit: Unit) -> Result<Instant, Error> {
+    HOLD.end(now, period, unit)
 }
 
 /// The difference by which a settlement of `used` units changes the fixed window `counter`, of which `part`
@@ -234,10 +244,10 @@ pub fn end_of(now: Instant, period: Span) -> Result<Instant, Error> {
 /// beyond the part are charged.
 ///
 /// Cost: O(1), no allocation.
-pub fn settles_window(part: Option<&Part>, counter: Option<&Counter>, used: i64) -> i64 {
+pub fn settles_window(part: Option<&Part>, counter: Option<&Counter>, now: Instant, used: i64) -> i64 {
     let Some(part) = part.filter(|part| !part.is_of_rate()) else { return used };
     let present = used.saturating_sub(part.earlier).max(0);
-    if counter.is_some_and(|counter| part.comes_back(counter) == part.last) {
+    if counter.is_some_and(|counter| part.comes_back(counter, now) == part.last) {
         present.saturating_sub(part.last)
     } else {
         present.saturating_sub(part.last).max(0)

@@ -340,10 +340,7 @@ impl Once {
     /// # Errors
     /// [`Error::OutOfRange`] past the year 2262.
     pub fn until(&self, now: Instant, unit: Unit) -> Result<Instant, Error> {
-        now.checked_add(self.period).ok_or_else(|| {
-            let left = now.left().as_nanos() / unit.nanos();
-            ONCE.up_to(i64::try_from(left).unwrap_or(i64::MAX)).error()
-        })
+        ONCE.end(now, self.period, unit)
     }
 }
 
@@ -442,6 +439,10 @@ impl<'w> Scanned<'w> {
                 Keyword::MaxLen => once(&mut all.max_len, value()?.1)?,
                 Keyword::Flow => {
                     let (_, name) = value()?;
+                    // With more behind it, it would be read as a key and its limiter.
+                    if GRAMMARS.iter().any(|kind| is(name, kind.word)) {
+                        return Err(Error::Syntax);
+                    }
                     let weighs = words.next_if(|(_, word)| is(word, WEIGHT.name.as_bytes())).is_some();
                     let weight = if weighs { Some(words.next().ok_or(Error::Syntax)?.1) } else { None };
                     once(&mut all.flow, ScannedFlow { name, weight })?;

@@ -58,15 +58,24 @@ fn a_settlement_is_the_difference_to_what_is_held() {
         (i64::MAX, i64::MAX - 10, i64::MAX - 10),
     ];
     for (used, same, later) in rows {
-        assert_eq!(settles_window(Some(&part), Some(&counter(60 * S)), used), same, "{used}");
-        assert_eq!(settles_window(Some(&part), Some(&counter(120 * S)), used), later, "{used}");
-        assert_eq!(settles_window(Some(&part), None, used), later, "{used}");
-        assert_eq!(settles_window(None, None, used), used);
+        assert_eq!(settles_window(Some(&part), Some(&counter(60 * S)), at(0), used), same, "{used}");
+        assert_eq!(settles_window(Some(&part), Some(&counter(120 * S)), at(0), used), later, "{used}");
+        assert_eq!(settles_window(Some(&part), None, at(0), used), later, "{used}");
+        assert_eq!(settles_window(None, None, at(0), used), used);
     }
-    assert_eq!(part.comes_back(&counter(60 * S)), 2);
-    assert_eq!(part.comes_back(&counter(120 * S)), 0);
+    assert_eq!(part.comes_back(&counter(60 * S), at(0)), 2);
+    assert_eq!(part.comes_back(&counter(120 * S), at(0)), 0);
+    // The key was moved to another server, which counts the time that is left from its own clock.
+    for (end, now, back) in [(61, 59, 2), (59, 58, 2), (62, 59, 0), (58, 57, 0), (61, 60, 0)]
+        .map(|(end, now, back)| (end * S, now * S, back))
+    {
+        assert_eq!(part.comes_back(&counter(end), at(now)), back, "{end} {now}");
+        assert_eq!(settles_window(Some(&part), Some(&counter(end)), at(now), 8), -back, "{end} {now}");
+        let more = taken(Some(part), 3, window(end), now);
+        assert_eq!((more.earlier, more.last), if back > 0 { (8, 5) } else { (10, 3) }, "{end} {now}");
+    }
     let total = taken(None, 7, TOTAL, 0);
-    assert_eq!(total.comes_back(&Counter { count: 9, end: Instant::MAX }), 7);
+    assert_eq!(total.comes_back(&Counter { count: 9, end: Instant::MAX }, at(0)), 7);
 }
 
 #[test]
@@ -103,7 +112,7 @@ impl Server {
         let state = &mut self.state;
         self.parts.retain(|_, part| {
             if part.has_ended(now) {
-                *state = state.and_then(|counter| match part.comes_back(&counter) {
+                *state = state.and_then(|counter| match part.comes_back(&counter, now) {
                     0 => Some(counter),
                     back => counter.without(back),
                 });
@@ -176,10 +185,10 @@ proptest! {
                 Act::Settle(used) => {
                     // The ledger knows no differences: it notes what the present window bears.
                     let elsewhere = before.map_or(0, |part| {
-                        let here = server.state.is_some_and(|counter| part.comes_back(&counter) > 0);
+                        let here = server.state.is_some_and(|counter| part.comes_back(&counter, now) > 0);
                         if here { part.earlier } else { part.held() }
                     });
-                    let difference = settles_window(before.as_ref(), server.state.as_ref(), used);
+                    let difference = settles_window(before.as_ref(), server.state.as_ref(), now, used);
                     let decision = limit.settle(server.state, now, difference, None).unwrap();
                     server.apply(decision.change);
                     server.parts.remove(&owner);
@@ -189,7 +198,7 @@ proptest! {
                 }
             }
             let held: i64 = server.state.map_or(0, |counter| {
-                server.parts.values().map(|part| part.comes_back(&counter)).sum()
+                server.parts.values().map(|part| part.comes_back(&counter, now)).sum()
             });
             let used = server.state.map_or(0, |counter| used_in.get(&counter.end).copied().unwrap_or(0));
             prop_assert_eq!(server.state.map_or(0, |counter| counter.count), held + used);

@@ -272,11 +272,17 @@ impl Plan {
                 row.role = Role::Pool;
                 row.answer.verdict = self.answer(at).verdict;
             }
-            let taken = self.taken(at).filter(|_| !is_refused);
-            row.answer.taken = Some(taken.unwrap_or(0));
         }
+        self.say_taken(rows, is_refused);
         for &(first, verdict) in &self.verdicts {
             add_chain(first, verdict, limiters, rows);
+        }
+    }
+
+    /// Says in each limiter's row what was taken from it.
+    pub fn say_taken(&self, rows: &mut Rows, is_refused: bool) {
+        for (row, at) in rows.iter_mut().filter(|row| row.is_replied()).zip(0..) {
+            row.answer.taken = Some(self.taken(at).filter(|_| !is_refused).unwrap_or(0));
         }
     }
 }

@@ -14,7 +14,7 @@ use redis_cell_core::fixed::Counter;
 use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, MOST_UNNAMED, Origin, Part, RATES_EACH};
 use redis_cell_core::limiter::Limiter as _;
 use redis_cell_core::several;
-use redis_cell_core::{Answer, Change, Decision, Instant, Span};
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
 
 use smallvec::SmallVec;
 
@@ -30,6 +30,8 @@ use crate::tally;
 pub struct Hold<'c> {
     pub key: Arg<'c>,
     pub option: several::Hold<'c>,
+    /// The unit of its period.
+    pub unit: Unit,
     /// The difference by which a settlement has changed its first limiter.
     pub moved: Cell<i64>,
 }
@@ -95,7 +97,7 @@ impl<'c> Hold<'c> {
     {
         let book = Book::open(call, handles, self.key, access)?;
         if let Some(period) = self.option.period {
-            hold::end_of(now, period)?;
+            hold::end_of(now, period, self.unit)?;
         }
         if access == Access::Write {
             Write::Holds.check()?;
@@ -227,7 +229,7 @@ impl<'c> Seen<'_, '_, 'c> {
         if let Limiter::Fixed(window) = limiter {
             let (stored, now) = window.seen(at, Verb::Settle)?;
             let state = self.restored(index, stored, now);
-            let difference = units.map_or(0, |units| hold::settles_window(own, state.as_ref(), units));
+            let difference = units.map_or(0, |units| hold::settles_window(own, state.as_ref(), now, units));
             let decision = window.limit.settle(state, now, difference, None)?;
             return Ok(Pending::Fixed(with_restored(decision, stored, state)));
         }
@@ -317,7 +319,7 @@ impl<'c> Seen<'_, '_, 'c> {
         if faults::forgets_holds() {
             return state;
         }
-        let back = ended.iter().fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter)));
+        let back = ended.iter().fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter, now)));
         if back == 0 { state } else { counter.without(back) }
     }
 

@@ -7,7 +7,7 @@ use redis_cell_core::hold::member;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// The purpose of the commands before the call, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 50] = [
+const EDGES: [(&[&str], &str, &str); 57] = [
     // A limit that the library remembers, with another unit.
     (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
@@ -37,6 +37,8 @@ const EDGES: [(&[&str], &str, &str); 50] = [
     (&["SET k 3"], "CL.FIXED k 5 TOTAL 6", "[1, 5, 2, -1, -1]"),
     (&["SET k 3 PXAT 1800000009000"], "CL.FIXED k 5 TOTAL 3", "[1, 5, 2, 9, 9]"),
     (&["SET k 0 PXAT 1800000009000"], "CL.FIXED k 5 TOTAL 3", "[0, 5, 2, -1, 9]"),
+    // In the millisecond in which it expires, the key is still there.
+    (&["SET k 3 PXAT 1800000000000"], "CL.FIXED k 5 TOTAL 2", "[0, 5, 3, -1, -1]"),
     (&["SET k 2 PXAT 9300000000000"], "CL.FIXED k 5 TOTAL IDLE 9 2", "[0, 5, 1, -1, 7423372037]"),
     (&["SET k 2"], "CL.FIXED k 5 TOTAL IDLE 9 2", "[0, 5, 1, -1, 9]"),
     (&[], "CL.FIXED k 5 TOTAL IDLE 7423372037", "ERR IDLE must be an integer from 1 to 7423372036"),
@@ -45,6 +47,34 @@ const EDGES: [(&[&str], &str, &str); 50] = [
         &["DEL h", "CL.MTAKE k FIXED 5 TOTAL IDLE 9 2 HOLD h 60 me"],
         "CL.MTAKE k SHADOW FIXED 5 TOTAL IDLE 9 4 HOLD h 90 me",
         "[0, 5, 3, -1, 90, 1, 5, 3, 60, 90]",
+    ),
+    (&[], "CL.MTAKE k FIXED 5 60 1 HOLD h 7423372037 me", "ERR HOLD must be an integer from 1 to 7423372036"),
+    (
+        &[],
+        "CL.MTAKE k FIXED 5 60000 1 HOLD h 7423372036855 me MS",
+        "ERR HOLD must be an integer from 1 to 7423372036854",
+    ),
+    // A renewal is admitted, and takes a place, although one of its limiters is over its limit.
+    (
+        RENEWABLE,
+        "CL.MTAKE d FIXED 1 60 0 k LEASE 2 9 me ELSE m FIXED 5 60 0 HOLD h 60 me",
+        "[0, 1, 0, -1, 60, 0, 1, 1, 0, 60, 60, 0, 0, 2, 1, -1, 9, 1, 0, 5, 5, -1, 0, 0]",
+    ),
+    (
+        RENEWABLE,
+        "CL.MPEEK d FIXED 1 60 0 k LEASE 2 9 me ELSE m FIXED 5 60 0 HOLD h 60 me",
+        "[0, 1, 0, -1, 60, 0, 1, 1, 0, 60, 60, 0, 0, 2, 2, -1, 0, 1, 0, 5, 5, -1, 0, 0]",
+    ),
+    // A refusal takes nothing, although a chain would admit the call.
+    (
+        FULL,
+        "CL.MTAKE k FIXED 5 60 1 ELSE m FIXED 5 60 1 HOLD h 60 me",
+        "[1, 5, 5, 60, 0, 0, 0, 5, 5, -1, 0, 0, 0, 5, 5, -1, 0, 0]",
+    ),
+    (
+        FULL,
+        "CL.MPEEK k FIXED 5 60 1 ELSE m FIXED 5 60 1 HOLD h 60 me",
+        "[1, 5, 5, 60, 0, 0, 0, 5, 5, -1, 0, 0, 0, 5, 5, -1, 0, 0]",
     ),
     (&["SET k 1000000000000000000"], "CL.FIXED k 5 TOTAL", "ERR the key does not hold"),
     (
@@ -132,6 +162,8 @@ const EDGES: [(&[&str], &str, &str); 50] = [
     (&["ZADD k 1800000100000000 a 1800000200000000 b", "PEXPIREAT k 1800000150000"], "CL.RELEASE k a", "[1]"),
 ];
 
+const RENEWABLE: &[&str] = &["DEL d h", "CL.MTAKE d FIXED 5 60 2 HOLD h 60 me"];
+const FULL: &[&str] = &["DEL h", "ZADD h 100000 parts", "PEXPIREAT h 1800000060000"];
 const WINDOW_AHEAD: &str = "HSET k window 1800000060000000000 current 5 previous 3";
 const LOG_AHEAD: &str = "ZADD k 1800000060000000 1800000060000000-0";
 

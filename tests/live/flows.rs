@@ -410,6 +410,20 @@ fn who_is_not_ready_counts_for_nobody_until_it_is_looked_at_again() {
 }
 
 #[test]
+fn a_flow_does_not_have_the_name_of_a_kind() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in [
+        "CL.BMTAKE k FIXED 9 3600 1 FLOW log",
+        "CL.BMTAKE k FIXED 9 3600 1 FLOW LEASE TIMEOUT 1",
+        "CL.MSETTLE k FIXED 9 3600 1 FLOW Fixed WEIGHT 2",
+    ] {
+        assert_eq!(client.error(call), "ERR syntax error", "{call}");
+    }
+    assert_eq!(client.int("EXISTS k"), 0);
+}
+
+#[test]
 fn maxlen_tells_at_once_who_cannot_be_served_soon() {
     let server = Server::start();
     let mut client = server.connect();

@@ -149,6 +149,26 @@ fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
     assert_eq!(counts(&mut client), ["1", "1", "2"]);
 }
 
+/// MIGRATE sends the time that is left, so a window ends some milliseconds later or earlier on the other
+/// server.
+#[test]
+fn what_is_held_of_a_window_comes_back_on_the_server_to_which_its_key_is_moved() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for by in [3, -3] {
+        for owner in ["a", "b"] {
+            rows(&mut client, &format!("CL.MTAKE q FIXED 10 3600000 4 MS HOLD h {SHORT} {owner}"));
+        }
+        let end = client.expiry_ms("q") + by;
+        client.call(&format!("PEXPIREAT q {end}"));
+        rows(&mut client, "CL.MTAKE q FIXED 10 3600000 1 MS HOLD h 300000 a");
+        assert_eq!(first(&mut client, "CL.MSETTLE q FIXED 10 3600000 3 MS HOLD h a")[2], 3);
+        let_run_out();
+        assert_eq!(first(&mut client, "CL.MTAKE q FIXED 10 3600000 0 MS HOLD h")[2], 7);
+        client.call("DEL q");
+    }
+}
+
 #[test]
 fn of_a_log_a_million_units_may_be_used() {
     let server = Server::start();
@@ -417,6 +437,19 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
         // Of this limiter nothing is held, so that only the end of the key makes room.
         let wait = first(&mut client, &format!("{command} other FIXED 9 86400 1 HOLD h 7200 new"))[3];
         assert!((86_200..=86_400).contains(&wait), "{wait}");
+    }
+    // Nothing would be taken. The refusal is recorded where a limiter refuses, or else for the first limiter.
+    let chain = format!("q {day} 1 ELSE p {day} 1 HOLD h 7200 new");
+    let peeked = rows(&mut client, &format!("CL.MPEEK {chain}"));
+    assert_eq!((peeked[0][0], peeked[1][5], peeked[2][5]), (1, 0, 0), "{peeked:?}");
+    for (call, key) in [
+        (chain, "q"),
+        (format!("s SHADOW FIXED 1 60 2 {call} new"), "q"),
+        (format!("p {day} 1 s FIXED 1 60 2 {call} new"), "s"),
+    ] {
+        client.call("CL.TOP RESET");
+        assert_eq!(first(&mut client, &format!("CL.MTAKE {call}"))[0], 1, "{call}");
+        assert_eq!(client.get::<Vec<(String, i64, i64, i64)>, _>("CL.TOP")[0].0, key, "{call}");
     }
     assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
     // CL.BMTAKE waits where it may, also behind others, and is not admitted at its turn before there is room.

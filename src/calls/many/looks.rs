@@ -31,9 +31,14 @@ impl<'c> Request<'c> {
         self.undisturbed(call, Access::Read, |handles| {
             let now = ffi::now();
             let seen = self.look(call, handles, Access::Read, now)?;
-            let (rows, plan) = self.rows(call, handles, (now, Queues::Count), seen.as_deref())?;
+            let (mut rows, plan) = self.rows(call, handles, (now, Queues::Count), seen.as_deref())?;
             Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_deref()) {
-                Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
+                Some(verdict) => {
+                    if let Some(plan) = plan {
+                        plan.say_taken(&mut rows, verdict.is_limited());
+                    }
+                    Outcome::RuledStates(rows, self.unit, verdict)
+                }
                 None => Outcome::SeveralStates(rows, self.unit),
             })
         })

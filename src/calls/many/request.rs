@@ -212,7 +212,7 @@ impl<'c> Request<'c> {
                 limiter.most_used().check(limiter.units())?;
             }
         }
-        Ok(Hold { key, option, moved: Cell::new(0) })
+        Ok(Hold { key, option, unit: self.unit, moved: Cell::new(0) })
     }
 
     /// Finds the key of `ONCE`, with the options beginning at `options`.

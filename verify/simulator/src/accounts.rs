@@ -44,9 +44,12 @@ impl Held {
     }
 
     /// A total is one window, whether the calls name IDLE or not.
-    fn is_of_same_window(&self, other: &Self) -> bool {
-        let is_total = |held: &Self| matches!(held.origin, Origin::Total(_));
-        is_total(self) && is_total(other) || self.origin == other.origin && !self.is_rate()
+    fn is_of_same_window(&self, other: &Self, now: i128) -> bool {
+        match other.origin {
+            Origin::Window(end) => matches!(self.origin, Origin::Window(_)) && self.is_of(end, now),
+            Origin::Total(_) => matches!(self.origin, Origin::Total(_)),
+            Origin::Rate(..) => false,
+        }
     }
 
     fn has_ended(&self, now: i128) -> bool {
@@ -57,10 +60,11 @@ impl Held {
         matches!(self.origin, Origin::Rate(..))
     }
 
-    /// Whether its units can come back to the window that ends then.
-    fn is_of(&self, window: i128) -> bool {
+    /// Whether its units can come back to the open window that ends then. When keys are moved to another
+    /// server, ends change a little.
+    fn is_of(&self, window: i128, now: i128) -> bool {
         match self.origin {
-            Origin::Window(end) => end == window,
+            Origin::Window(end) => end == window || now < end && (end - window).abs() <= 1_000_000_000,
             Origin::Total(_) => true,
             Origin::Rate(..) => false,
         }
@@ -177,7 +181,7 @@ fn restore(call: &Call, model: &mut Model, book: &[Held]) -> Option<Vec<Held>> {
             book.iter().filter(|held| held.key == part.key && held.has_ended(model.now)).collect();
         gone.extend(ended.iter().map(|held| (*held).clone()));
         let Some((State::Count { used, end }, _)) = model.key(&part.key).cloned() else { continue };
-        let back: i128 = ended.iter().filter(|held| held.is_of(end)).map(|held| held.last).sum();
+        let back: i128 = ended.iter().filter(|held| held.is_of(end, model.now)).map(|held| held.last).sum();
         if back > 0 && model.now < end {
             let state = (used > back).then_some(State::Count { used: used - back, end });
             model.store(&part.key, &part.limit, state);
@@ -429,7 +433,7 @@ fn hold(call: &Call, model: &Model, book: &mut Vec<Held>, takes: &[Option<i128>]
             None if units == 0 => {}
             None => book.push(new),
             Some(before) if units == 0 => book.push(Held { end: new.end, period: new.period, ..before }),
-            Some(before) if before.is_of_same_window(&new) => {
+            Some(before) if before.is_of_same_window(&new, now) => {
                 book.push(Held { earlier: before.earlier, last: before.last + units, ..new });
             }
             Some(before) => book.push(Held { earlier: before.units(), ..new }),
@@ -478,7 +482,7 @@ fn settling(call: &Call, model: &mut Model, mut book: Vec<Held>) -> Result<Decid
                             Some((State::Count { end, .. }, _)) => *end,
                             _ => 0,
                         };
-                        let is_here = held.is_of(window) && now < window;
+                        let is_here = held.is_of(window, now) && now < window;
                         // Units of 0 come back anywhere.
                         difference = if is_here || held.last == 0 { present } else { present.max(0) };
                     }
