@@ -182,6 +182,10 @@ test('the messages are those of the page', async () => {
     at(`redis://ann:secret@${host}`),
     at(`redis://bob:secret@${host}`),
     at(`redis://ann:wrong@${host}`),
+    async () => {
+      await client.configSet('requirepass', 'secret');
+      await at(`redis://${host}`)().finally(() => client.configSet('requirepass', ''));
+    },
     at('redis://127.0.0.1:1'),
     at('http://127.0.0.1'),
     at('redis://127.0.0.1/abc'),
