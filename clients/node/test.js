@@ -182,6 +182,10 @@ test('the messages are those of the page', async () => {
     at(`redis://ann:secret@${host}`),
     at(`redis://bob:secret@${host}`),
     at(`redis://ann:wrong@${host}`),
+    async () => {
+      await client.configSet('requirepass', 'secret');
+      await at(`redis://${host}`)().finally(() => client.configSet('requirepass', ''));
+    },
     at('redis://127.0.0.1:1'),
     at('http://127.0.0.1'),
     at('redis://127.0.0.1/abc'),
@@ -334,12 +338,12 @@ test('the types compile, also as those of a store of the library, and reject wha
 
 test('the program of the page limits', async () => {
   const [, program] = /```js\n([^]*?)```/.exec(fs.readFileSync(path.join(__dirname, 'README.md'), 'utf8'));
-  const AsyncFunction = (async () => {}).constructor;
   const code = program.replace('redis://localhost:6379', process.env.REDIS_URL).replace('listen(3000)', 'listen(0)');
-  const run = new AsyncFunction('require', `${code}; return { server, client }`);
-  const started = await run((name) => require(name === 'redis-cell-store' ? './cell-store.js' : name));
+  // A function, as Node makes of a file: `await` outside of functions is an error in both.
+  const run = new Function('require', `${code}; return { server, client }`);
+  const started = run((name) => require(name === 'redis-cell-store' ? './cell-store.js' : name));
   try {
-    await new Promise((resolve) => started.server.once('listening', resolve));
+    await Promise.all([once(started.server, 'listening'), once(started.client, 'ready')]);
     const url = `http://127.0.0.1:${started.server.address().port}/`;
     assert.deepStrictEqual(await statuses(url, 102), [...Array(100).fill(200), 429, 429]);
   } finally {

@@ -195,13 +195,14 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, client: 
             lambda: throttled(nobody),
             lambda: Cell.from_url("http://localhost"),
             lambda: Cell.from_url("redis://localhost/abc"),
+            lambda: (without.config_set("requirepass", "secret"), throttled(bare.port)),
         ]
         for mistake in mistakes:
             with pytest.raises((redis.RedisError, ValueError)) as error:
                 mistake()
-            # From 7.2 on, the server names the user.
+            # From 7.2 on, the server names the user, and HELLO has a protocol.
             said = re.sub("User (ann|bob)", "this user", str(error.value)).replace(str(nobody), "6379")
-            said = said.replace("user124", "user123")
+            said = said.replace("user124", "user123").replace("HELLO <proto>", "HELLO")
             assert f"`{said}`" in page
     client.execute_command("ACL", "DELUSER", "ann", "bob")
 

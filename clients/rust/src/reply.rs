@@ -12,7 +12,8 @@ pub enum Decision {
     /// The call was refused. The same call will be admitted after this time, if no other client takes the
     /// units in the meantime.
     RefusedFor(Duration),
-    /// The call was refused and can never be admitted: its quantity exceeds the limit.
+    /// The call was refused, and no wait helps: its quantity exceeds the limit, or what is left of a total
+    /// that does not expire.
     RefusedForever,
 }
 

@@ -118,7 +118,7 @@ impl DecidedBy {
         }
     }
 
-    /// Returns whether a refused call can never be admitted, because its quantity exceeds the limit.
+    /// Returns whether the call is refused and no wait helps: see [`Decision::RefusedForever`].
     pub const fn refused_forever(&self) -> bool {
         matches!(self.answer(), Some(Answer { decision: Decision::RefusedForever, .. }))
     }

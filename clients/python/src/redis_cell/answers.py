@@ -75,7 +75,7 @@ class Refused(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedForever(Decision):
-    """The call was refused and took nothing. It can never be admitted, because its quantity exceeds the limit."""
+    """The call was refused, and no wait helps: its quantity exceeds the limit, or the rest of a total without idle."""
 
     @property
     def retry_after(self) -> None:

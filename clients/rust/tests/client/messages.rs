@@ -17,7 +17,8 @@ fn message(url: &str, key: &str) -> String {
 #[test]
 fn the_messages_are_those_of_the_page() {
     let without = Options::new().without_module().start();
-    let server = Server::start();
+    let (server, locked) = (Server::start(), Server::start());
+    locked.connect().call("CONFIG SET requirepass secret");
     let (port, mut admin) = (server.port(), server.connect());
     admin.call("ACL SETUSER ann on >secret ~user* +@all -cl.throttle");
     admin.call("ACL SETUSER bob on >secret ~other* +@all");
@@ -31,6 +32,7 @@ fn the_messages_are_those_of_the_page() {
         format!("redis://bob:secret@127.0.0.1:{port}"),
         format!("redis://ann:wrong@127.0.0.1:{port}"),
         format!("redis://127.0.0.1:{port}"),
+        format!("redis://127.0.0.1:{}", locked.port()),
         format!("redis://127.0.0.1:{NOBODY}"),
         "http://127.0.0.1".to_owned(),
         "redis://127.0.0.1/abc".to_owned(),
