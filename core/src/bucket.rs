@@ -35,6 +35,8 @@
 //! Apart from these nanoseconds, [`gcra`](crate::gcra) decides the same, and stores the bucket as a single
 //! instant. The difference is that this state shows the numbers that the textbooks name.
 //!
+//! Every decision is O(1) and allocates nothing.
+//!
 //! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC
 //! 2697.
 
@@ -184,8 +186,6 @@ pub fn decode(free: Option<&[u8]>, since: Option<&[u8]>, expected: &'static str)
 ///
 /// A quantity of 0 checks without taking. One above the capacity is never admitted.
 ///
-/// Cost: O(1), no allocation.
-///
 /// # Errors
 /// [`Error::OutOfRange`] for a negative quantity, [`Error::BeyondTime`] if the bucket would not be full
 /// before the year 2262.
@@ -228,13 +228,8 @@ pub fn take(
     Ok(Decision::store(limit.answer(Verdict::Admitted, free, &level, now)?, level))
 }
 
-/// `CL.FUNNEL ... SATURATE`, `CL.BUCKET ... SATURATE`: takes as much of `quantity` as fits, however large it
-/// is.
-///
-/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
-/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
-///
-/// Cost: O(1), no allocation.
+/// `CL.FUNNEL ... SATURATE` and `CL.BUCKET ... SATURATE`: [takes as much as
+/// fits](crate::limiter::Limiter::saturate).
 ///
 /// # Errors
 /// As [`take`].
@@ -254,8 +249,6 @@ pub fn saturate(
 /// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
 /// nothing. If the caller says when the units were `taken`, at most as many are given back as leak in the
 /// time that is [still owed](Taken::still_owed) for them. The answer describes the state after the call.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for -2^63 and for a difference that takes longer than 292 years to leak;

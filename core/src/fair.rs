@@ -113,6 +113,8 @@ pub enum Readiness {
 }
 
 /// Clients that wait for one and the same first limiter.
+///
+/// Cost: O(log n) for n clients and flows, for every function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Queue {
     /// How many flows without clients are remembered.
@@ -228,8 +230,6 @@ impl Queue {
     }
 
     /// The number of clients of a flow.
-    ///
-    /// Cost: O(log n).
     pub fn clients_of(&self, flow: Option<&[u8]>) -> usize {
         self.number(flow).and_then(|number| self.flows.get(&number)).map_or(0, |flow| flow.clients.len())
     }
@@ -247,8 +247,6 @@ impl Queue {
     }
 
     /// Joins the queue, after all clients of its flow. If it is the first of them, it is to be checked next.
-    ///
-    /// Cost: O(log n) for n clients and flows.
     pub fn join(&mut self, request: Request) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
@@ -263,15 +261,11 @@ impl Queue {
     }
 
     /// Leaves the queue. No tag changes. Nothing happens when the ticket has left already.
-    ///
-    /// Cost: O(log n).
     pub fn leave(&mut self, ticket: Ticket) {
         self.remove(ticket, |_, _, _| {});
     }
 
     /// The client is admitted, and leaves the queue: its flow is charged.
-    ///
-    /// Cost: O(log n).
     pub fn admitted(&mut self, ticket: Ticket) {
         self.remove(ticket, |flow, client, time| {
             let start =
@@ -286,44 +280,32 @@ impl Queue {
     ///
     /// While [`to_check`](Self::to_check) returns a client, the answer may be another one than after its
     /// check.
-    ///
-    /// Cost: O(log n).
     pub fn next(&self) -> Option<Ticket> {
         self.ready.first().map(|&(_, ticket)| ticket)
     }
 
     /// A first client that was never checked.
-    ///
-    /// Cost: O(log n).
     pub fn unchecked(&self) -> Option<Ticket> {
         self.unchecked.first().copied()
     }
 
     /// A first client that was [never checked](Self::unchecked), or whose instant has come.
-    ///
-    /// Cost: O(log n).
     pub fn to_check(&self, now: Instant) -> Option<Ticket> {
         self.unchecked()
             .or_else(|| self.asleep.first().filter(|(at, _)| *at <= now).map(|&(_, ticket)| ticket))
     }
 
     /// Whether the client is the first of its flow, and was ready when it was last checked.
-    ///
-    /// Cost: O(log n).
     pub fn is_ready(&self, ticket: Ticket) -> bool {
         self.first(ticket).is_some_and(|first| first.state == State::Ready)
     }
 
     /// The instant at which the next client is to be checked, unless one of its keys changes before.
-    ///
-    /// Cost: O(log n).
     pub fn next_check(&self) -> Option<Instant> {
         self.asleep.first().map(|&(at, _)| at)
     }
 
     /// The client was checked. Nothing happens when it is not the first of its flow any more.
-    ///
-    /// Cost: O(log n).
     pub fn checked(&mut self, ticket: Ticket, readiness: Readiness) {
         self.set_state(
             ticket,
@@ -336,8 +318,6 @@ impl Queue {
 
     /// A client that was not ready may be, because something has happened at `now`. It is to be checked
     /// again, after those that were woken before it, and does not count until then.
-    ///
-    /// Cost: O(log n).
     pub fn wake(&mut self, ticket: Ticket, now: Instant) {
         let state = self.first(ticket).map(|first| first.state);
         if let Some(State::NotBefore(at)) = state {
@@ -350,8 +330,6 @@ impl Queue {
     ///
     /// Both tags of the flow move by `difference / weight`, but not below the virtual time. One that lies
     /// there already is not raised by giving back.
-    ///
-    /// Cost: O(log n).
     pub fn settle(&mut self, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
         let Some(number) = self.known(flow) else { return };
         self.change(number, |flow, time| {
@@ -484,8 +462,6 @@ impl Queue {
     ///
     /// Whoever drops a queue that has emptied calls this until it is false, at times, because a great many
     /// flows take a while to forget.
-    ///
-    /// Cost: O(log n).
     pub fn tidy(&mut self) -> bool {
         for _ in 0..FORGOTTEN {
             match self.idle.first() {

@@ -32,6 +32,8 @@
 //! chance, and a call that would write it is an error. The minute allows for a TAT whose expiry another
 //! server has computed by another clock. A count whose key does not expire is taken for a TAT from
 //! [10^18](LEAST_TAT) on, which was an instant in the year 2001.
+//!
+//! Every decision is O(1) and allocates nothing.
 
 use core::num::NonZeroU64;
 
@@ -566,8 +568,6 @@ fn usage(window: Option<Counter>, now: Instant) -> (i64, Span) {
 /// used, as it may be after the limit was lowered. A quantity above the limit is never admitted. A new limit
 /// applies at once, a new window when the present one has ended.
 ///
-/// Cost: O(1), no allocation.
-///
 /// # Errors
 /// [`Error::OutOfRange`] for a negative quantity, for a period that reaches past the year 2262, and for an
 /// instant that has passed when a window would open; [`Error::BeyondTime`] for a calendar's window that ends
@@ -608,12 +608,7 @@ pub fn take(
     Counter { count, end }.store(limit.admitted(count, end.since(now)))
 }
 
-/// `CL.FIXED ... SATURATE`: takes as much of `quantity` as fits, however large it is.
-///
-/// Refused only when nothing fits, until the window ends. A quantity of 0 is admitted and takes 0. The
-/// answer's [`taken`](Answer::taken) is the quantity taken.
-///
-/// Cost: O(1), no allocation.
+/// `CL.FIXED ... SATURATE`: [takes as much as fits](crate::limiter::Limiter::saturate).
 ///
 /// # Errors
 /// As [`take`].
@@ -643,8 +638,6 @@ pub fn saturate(
 /// `reset_after` of the call that took the units, the window has not begun since if it began before that time
 /// had passed, less a unit. Of a window whose end the caller has named, only the end is known: it is the
 /// window from which the units were taken if it ends at the instant that this call names.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and the errors of [`take`], except the one

@@ -37,6 +37,8 @@
 //!
 //! Products and sums that exceed 63 bits are errors, not wrong answers.
 //!
+//! Every decision is O(1) and allocates nothing.
+//!
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`
 //! as brandur/redis-cell defined them.
 
@@ -213,8 +215,6 @@ fn tat_at(now: Instant, debt: Span) -> Result<Tat, Error> {
 ///
 /// A quantity of 0 checks without taking. One above the limit is never admitted.
 ///
-/// Cost: O(1), no allocation.
-///
 /// # Errors
 /// [`Error::OutOfRange`] for a quantity that is negative or takes longer than 292 years to serve,
 /// [`Error::BeyondTime`] when the state would lie past the year 2262.
@@ -244,12 +244,7 @@ pub fn throttle(
     Ok(Decision::store(limit.admitted(need), tat_at(now, need)?))
 }
 
-/// `CL.THROTTLE ... SATURATE`: takes as much of `quantity` as fits, however large it is.
-///
-/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
-/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
-///
-/// Cost: O(1), no allocation.
+/// `CL.THROTTLE ... SATURATE`: [takes as much as fits](crate::limiter::Limiter::saturate).
 ///
 /// # Errors
 /// As [`throttle`].
@@ -265,8 +260,6 @@ pub fn saturate(
 
 /// `CL.PEEK`: the answer that [`throttle`] would give, with `remaining` and `reset_after` of the state as it
 /// is.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// As [`throttle`].
@@ -284,8 +277,6 @@ pub fn peek(state: Option<Tat>, limit: &Limit, now: Instant, quantity: i64) -> R
 ///
 /// Never gives back more than was taken and never creates a state: a limiter that is full, or becomes full,
 /// has none. The answer is [`standing`] after the call.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// As [`throttle`].
@@ -313,8 +304,6 @@ fn give_back(state: Option<Tat>, limit: &Limit, now: Instant, back: Span) -> Res
 /// `CL.CHARGE`: takes `quantity` units whatever the limit, into debt if necessary.
 ///
 /// For costs that are known only afterwards. The answer is [`standing`] after the call.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// As [`throttle`].
@@ -346,8 +335,6 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
 /// A positive difference is charged, a negative one is given back, 0 changes nothing. Where the caller says
 /// when the units were `taken`, no more is given back than is [still owed](Taken::still_owed) for them. The
 /// answer describes the state after the call, as for [`charge`].
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for -2^63 and for a difference that takes longer than 292 years to serve;
@@ -385,8 +372,6 @@ pub fn settle(
 ///
 /// A pause never shortens another: of several, the one that ends last applies. The answer describes the state
 /// after the call, as for [`charge`].
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// [`Error::BeyondTime`] when the state would lie past the year 2262.
@@ -445,8 +430,6 @@ pub struct Booking {
 /// The leaky bucket as a queue. The verdict is [`Booked`](Verdict::Booked) with the wait, zero to act at
 /// once. Refused, with nothing booked: when the wait would exceed `max_wait`, [`Later`](Verdict::Later) with
 /// that wait; and without `prepay` a quantity above the limit, forever. A quantity of 0 books nothing.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// As [`throttle`].

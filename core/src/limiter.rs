@@ -23,7 +23,10 @@ pub trait Limiter {
         quantity: i64,
     ) -> Result<Decision<Self::State>, Error>;
 
-    /// Takes as much of `quantity` as fits, however large it is.
+    /// Takes as much of `quantity` as fits, however large it is: [`taken`](Answer::taken).
+    ///
+    /// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and
+    /// takes 0.
     ///
     /// # Errors
     /// As [`take`](Self::take).

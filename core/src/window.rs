@@ -60,6 +60,8 @@
 //! `a_window_fades_exactly_then`, `a_wait_of_a_window_is_exact`, `no_period_holds_more_than_twice_the_limit`
 //! and `no_window_wraps`.
 //!
+//! Every decision is O(1) and allocates nothing.
+//!
 //! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017), which
 //! measured the estimate against an exact log; here in integers.
 
@@ -348,8 +350,6 @@ impl Sliding {
 /// after the limit was lowered. A quantity above the limit is never admitted. A new limit or a new period
 /// applies at once, with the counts as they are.
 ///
-/// Cost: O(1), no allocation.
-///
 /// # Errors
 /// [`Error::OutOfRange`] for a negative quantity, and if two periods from now end after the year 2262;
 /// [`Error::BeyondTime`] when a stored window lies that far ahead.
@@ -380,12 +380,7 @@ pub fn take(
     window.take(limit, now, used, quantity)
 }
 
-/// `CL.WINDOW ... SATURATE`: takes as much of `quantity` as fits, however large it is.
-///
-/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
-/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
-///
-/// Cost: O(1), no allocation.
+/// `CL.WINDOW ... SATURATE`: [takes as much as fits](crate::limiter::Limiter::saturate).
 ///
 /// # Errors
 /// As [`take`].
@@ -413,8 +408,6 @@ pub fn saturate(
 /// there is no state. If the caller says when the units were `taken`, a window that has begun since gets
 /// nothing back. The answer describes the state after the call: limited while the estimate is above the
 /// limit, with the wait for one unit.
-///
-/// Cost: O(1), no allocation.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and the errors of [`take`].
