@@ -11,17 +11,6 @@ use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed::{Counter, Limit, Window, arguments, saturate, settle, take};
 use redis_cell_core::{Change, Error, Stretch, Verdict};
 
-#[test]
-fn a_period_must_end_within_time_itself() {
-    // 2^63 ns less the instant of the call, in seconds. Whatever the quantity.
-    for quantity in [0, 1, 2] {
-        let longest = Limit::new(1, 7_523_372_036, Seconds).unwrap();
-        assert!(take(None, &longest, at(0), quantity).is_ok());
-        let error = take(None, &Limit::new(1, 7_523_372_037, Seconds).unwrap(), at(0), quantity).unwrap_err();
-        assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 7523372036");
-    }
-}
-
 /// Begun and over at a whole millisecond: `NOW` is 456789 ns past one.
 const END: i64 = 60 * S - 456_789;
 

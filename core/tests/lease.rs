@@ -270,19 +270,6 @@ proptest! {
 }
 
 #[test]
-fn a_lease_is_reported_as_the_lease_whatever_the_clock() {
-    let (limit, lease) = (Limit::new(1).unwrap(), Lease::new(60, Unit::Seconds).unwrap());
-    for nanos in [0, 1, 500, 999, 1_000] {
-        let now = at(START + nanos);
-        let first = acquire(&Places { ends: &[][..], own: None }, &limit, now, &lease).unwrap();
-        assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 1, 0, -1, 60]);
-        let Change::Store(held) = first.change else { panic!("{first:?}") };
-        let second = acquire(&Places { ends: &[held.end][..], own: None }, &limit, now, &lease).unwrap();
-        assert_eq!(second.answer.reply(Unit::Seconds).five, [1, 1, 0, 60, 60]);
-    }
-}
-
-#[test]
 fn arguments_have_ranges() {
     // A lease that ends after the last exact score is an error that names it and its range.
     let (limit, none) = (Limit::new(1).unwrap(), Places { ends: &[][..], own: None });

@@ -255,6 +255,23 @@ proptest! {
     }
 }
 
+/// Whatever the quantity: 2^63 ns less the instant of the call, or half of that for two periods, in seconds.
+#[test]
+fn a_period_must_end_within_time_itself() {
+    fn check<L: Limiter>(limit: impl Fn(i64) -> Result<L, Error>, name: &str, longest: i64) {
+        for quantity in [0, 1, 2] {
+            let take =
+                |period| limit(period).unwrap().take(None, at(0), quantity).map(|decision| decision.answer);
+            assert!(take(longest).is_ok());
+            let error = take(longest + 1).unwrap_err().to_string();
+            assert_eq!(error, format!("ERR {name} must be an integer from 1 to {longest}"));
+        }
+    }
+    check(|period| fixed::Limit::new(1, period, Seconds), "period", 7_523_372_036);
+    check(|idle| fixed::Limit::total(1, Some(idle), Seconds), "IDLE", 7_523_372_036);
+    check(|period| window::Limit::new(1, period, Seconds), "period", 3_761_686_018);
+}
+
 /// Five units in a window of a minute.
 fn limit() -> fixed::Limit {
     fixed::Limit::new(5, 60, Seconds).unwrap()

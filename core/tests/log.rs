@@ -246,16 +246,6 @@ proptest! {
 }
 
 #[test]
-fn a_period_is_reported_as_the_period_whatever_the_clock() {
-    let limit = Limit::new(2, 60, Unit::Seconds).unwrap();
-    for nanos in [0, 1, 500, 999, 1_000] {
-        let mut log = Log::default();
-        assert_eq!(log.take(&limit, START + nanos, 2).reply(Unit::Seconds).five, [0, 2, 0, -1, 60]);
-        assert_eq!(log.take(&limit, START + nanos, 1).reply(Unit::Seconds).five, [1, 2, 0, 60, 60]);
-    }
-}
-
-#[test]
 fn a_call_removes_a_bounded_number_of_entries() {
     let limit = Limit::new(1_000_000, 1, Unit::Seconds).unwrap();
     let expired = vec![at(START); 25_000];

@@ -152,16 +152,6 @@ fn no_count_is_written_that_it_could_not_read() {
     assert!(take(Some(counter((5, Some(S)))), &total, at(0), NOW / 2).is_ok());
 }
 
-#[test]
-fn the_idle_time_must_end_within_time_itself() {
-    for quantity in [0, 1, 9] {
-        assert!(take(None, &Limit::total(5, Some(7_523_372_036), Seconds).unwrap(), at(0), quantity).is_ok());
-        let late = Limit::total(5, Some(7_523_372_037), Seconds).unwrap();
-        let error = take(None, &late, at(0), quantity).unwrap_err().to_string();
-        assert_eq!(error, "ERR IDLE must be an integer from 1 to 7523372036");
-    }
-}
-
 proptest! {
     /// Each operation: the time since the one before, and its quantity; below 0 it gives back.
     #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{MS, NOW, S, at, in_nanos, instant, nanos};
+use common::{MS, NOW, S, in_nanos, instant, nanos};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::window::{Limit, Sliding, saturate, settle, take};
@@ -24,17 +24,6 @@ fn more_than_the_largest_limit_is_above_it() {
         (none_fits.answer.reply(Seconds).five, none_fits.answer.taken),
         ([1, most, 0, 31, 90], Some(0))
     );
-}
-
-#[test]
-fn a_period_must_end_within_time_itself() {
-    // Half of 2^63 ns less the instant of the call, in seconds. Whatever the quantity.
-    for quantity in [0, 1, 2] {
-        let longest = Limit::new(1, 3_761_686_018, Seconds).unwrap();
-        assert!(take(None, &longest, at(0), quantity).is_ok());
-        let error = take(None, &Limit::new(1, 3_761_686_019, Seconds).unwrap(), at(0), quantity).unwrap_err();
-        assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 3761686018");
-    }
 }
 
 /// The start of a window of 60 s, in nanoseconds since the epoch.
