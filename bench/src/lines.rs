@@ -300,16 +300,6 @@ pub const LINES: &[Line] = &[
     ),
     speed("several", Some(1.25), THREE_LIMITERS, THREE_CALLS),
     speed(
-        "several, with quantities",
-        None,
-        THREE_LIMITERS,
-        Side {
-            name: "3 CL.THROTTLE with a quantity",
-            call: "CL.THROTTLE {a} 1000000 1 1 1 ; CL.THROTTLE {b} 1000000 1 1 1 ; CL.THROTTLE {c} 1000000 1 1 1",
-            ..THREE_CALLS
-        },
-    ),
-    speed(
         "several kinds",
         Some(1.0),
         FOUR_KINDS,
@@ -340,28 +330,12 @@ pub const LINES: &[Line] = &[
         ..speed("memory", Some(1.0), admitted(Setup::Module), set(Setup::Bare))
     },
     speed(
-        "admitted, beyond a day",
-        None,
-        ours(
-            "CL.THROTTLE, reset in 11 days",
-            "CL.THROTTLE {a} 1000000 1 1 1000000",
-            "CL.THROTTLE {a} 2000000 1 1",
-        ),
-        set(Setup::Bare),
-    ),
-    speed(
         "admitted, hot key",
         None,
         ADMITTED_HOT,
         bare("SET key value PX ms, hot key", SET, "SET {hot} nineteen-bytes-text PX 3600000", OK),
     ),
     speed("refused, hot key", None, refused_hot(Setup::Module), get("GET key, hot key", "GET {hot}")),
-    speed(
-        "refused, without expiry",
-        None,
-        refused(Setup::Module),
-        bare("GET key without expiry", "SET {a} nineteen-bytes-text", "GET {a}", TEXT),
-    ),
     speed("refused, CL.TOP on / off", None, refused(Setup::Module), refused(Setup::ModuleNoTop)),
     speed(
         "refused, hot key, CL.TOP on / off",

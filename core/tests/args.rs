@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use redis_cell_core::TailOption::{MaxWait, Prepay, Saturate};
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
+use redis_cell_core::lease::{self, Lease};
 use redis_cell_core::{Error, QUANTITY, Range, Tail, TailOption, Unit, parse_integer, parse_timeout};
+use redis_cell_core::{bucket, fixed, log, window};
 
 const THROTTLE: &[TailOption] = &[Saturate];
 const RESERVE: &[TailOption] = &[MaxWait, Prepay];
@@ -26,6 +28,75 @@ fn parse(words: &[&[u8]], known: &[TailOption]) -> Result<Said, Error> {
 
 fn parse_text(text: &str, known: &[TailOption]) -> Result<Said, Error> {
     parse(&text.split_ascii_whitespace().map(str::as_bytes).collect::<Vec<_>>(), known)
+}
+
+/// Parses a limit of a kind, or a lease. GCRA has a table of its own, in `conformance.rs`.
+fn parse_limit(kind: &str, text: &str, unit: Unit) -> Result<(), Error> {
+    let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+    match (kind, &words[..]) {
+        ("bucket", &[a, b, c]) => bucket::Limit::parse([a, b, c], unit).map(drop),
+        ("fixed", _) => fixed::Limit::parse_words(&mut words.into_iter(), unit).map(drop),
+        ("window", &[a, b]) => window::Limit::parse([a, b], unit).map(drop),
+        ("log", &[a, b]) => log::Limit::parse([a, b], unit).map(drop),
+        ("places", &[a]) => lease::Limit::parse(a).map(drop),
+        ("lease", &[a]) => Lease::parse(a, unit).map(drop),
+        _ => panic!("{kind}: {text}"),
+    }
+}
+
+#[test]
+fn limits_name_what_is_out_of_range() {
+    const MOST: i64 = i64::MAX;
+    const LONGEST: i64 = 9_223_372_036;
+    // The kind; the words, `#` for the one that is out of range; its name and its largest value in seconds.
+    for (kind, words, name, most) in [
+        ("bucket", "# 1 1", "capacity", MOST),
+        ("bucket", "1 # 1", "count", MOST),
+        ("bucket", "1 1 #", "period", LONGEST),
+        ("fixed", "# 1", "limit", MOST),
+        ("fixed", "# MONTH", "limit", MOST),
+        ("fixed", "1 #", "period", LONGEST),
+        ("window", "# 1", "limit", MOST),
+        ("window", "1 #", "period", LONGEST),
+        ("log", "# 1", "limit", 1_000_000),
+        ("log", "1 #", "period", LONGEST),
+        ("places", "#", "limit", MOST),
+        ("lease", "#", "lease", LONGEST),
+    ] {
+        let parse = |word: &str, unit| parse_limit(kind, &words.replace('#', word), unit);
+        let above = (i128::from(most) + 1).to_string();
+        for word in ["", "0", "-1", "1.5", &above, "x"] {
+            // Words are kinds of windows there.
+            if words != "1 #" || kind != "fixed" || !["", "x"].contains(&word) {
+                let error = parse(word, Seconds).unwrap_err().to_string();
+                assert_eq!(
+                    error,
+                    format!("ERR {name} must be an integer from 1 to {most}"),
+                    "{kind} {words}"
+                );
+            }
+        }
+        let largest = if name == "count" { 1_000_000_000 } else { most };
+        // As many units would not leak in 292 years.
+        let largest = if name == "capacity" { LONGEST } else { largest };
+        assert_eq!(parse(&largest.to_string(), Seconds), Ok(()), "{kind} {words}");
+        let error = format!("ERR {name} must be an integer from 1 to 9223372036854775");
+        if most == LONGEST {
+            assert_eq!(parse("9223372036854776", Microseconds).unwrap_err().to_string(), error, "{kind}");
+        }
+    }
+    for (words, unit, text) in [
+        ("9223372037 1 1", Seconds, "ERR capacity must be an integer from 1 to 9223372036"),
+        ("1 1001 1", Microseconds, "ERR count must be an integer from 1 to 1000"),
+    ] {
+        assert_eq!(parse_limit("bucket", words, unit).unwrap_err().to_string(), text);
+    }
+    let none = [
+        bucket::Limit::new(0, 1, 1, Seconds).map(drop),
+        fixed::Limit::new(0, 1, Seconds).map(drop),
+        window::Limit::new(0, 1, Seconds).map(drop),
+    ];
+    assert!(none.iter().all(Result::is_err));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Exact, MS, NOW, S, US, at, in_nanos, nanos, offset};
+use common::{Exact, MS, NOW, S, at, in_nanos, nanos, offset, unit};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::bucket::{Level, Limit, decode, take};
@@ -12,46 +12,6 @@ use redis_cell_core::{Change, Error, Unit};
 
 fn level(free: i64, since: i64) -> Level {
     Level { free, since: at(since) }
-}
-
-/// Calls `take`, carries out its decision, and returns the reply in milliseconds.
-fn call(state: &mut Option<Level>, limit: &Limit, now: i64, quantity: i64) -> [i64; 5] {
-    let decision = take(*state, limit, at(now), quantity).unwrap();
-    match decision.change {
-        Change::Keep => {}
-        Change::Store(level) => *state = Some(level),
-        Change::Delete => panic!("a bucket is never deleted"),
-    }
-    decision.answer.reply(Milliseconds).five
-}
-
-#[test]
-fn the_articles_own_runs() {
-    for (capacity, count, period, calls, admitted) in
-        [(15, 30, 60, 20, 15), (6, 1, 10, 20, 6), (30, 20, 1, 50, 30)]
-    {
-        let limit = Limit::new(capacity, count, period, Seconds).unwrap();
-        let mut state = None;
-        for n in 1..=calls {
-            // All within less than the time of one leak.
-            let reply = call(&mut state, &limit, n * 900 * US, 1);
-            let left = (capacity - n).max(0);
-            assert_eq!(reply[..3], [i64::from(n > admitted), capacity, left], "call {n} of {capacity}");
-        }
-    }
-}
-
-#[test]
-fn the_leaky_bucket_as_a_meter() {
-    let limit = Limit::new(100, 5, 1, Seconds).unwrap();
-    let mut state = None;
-    let answers: Vec<_> = [(0, 50), (0, 10), (0, 50), (S, 50), (2 * S, 50)]
-        .map(|(now, quantity)| call(&mut state, &limit, now, quantity)[..4].to_vec())
-        .into();
-    assert_eq!(
-        answers,
-        [[0, 100, 50, -1], [0, 100, 40, -1], [1, 100, 40, 2_000], [1, 100, 45, 1_000], [0, 100, 0, -1]]
-    );
 }
 
 #[test]
@@ -103,28 +63,9 @@ fn state_and_answer_row_by_row() {
 
 #[test]
 fn what_is_out_of_range_is_named() {
-    let any_capacity = "ERR capacity must be an integer from 1 to 9223372036854775807";
-    let any_period = "ERR period must be an integer from 1 to 9223372036";
-    let rows: [([&str; 3], Unit, &str); 10] = [
-        (["0", "1", "1"], Seconds, any_capacity),
-        (["-1", "1", "1"], Seconds, any_capacity),
-        (["x", "1", "1"], Seconds, any_capacity),
-        (["", "1", "1"], Seconds, any_capacity),
-        (["9223372036854775808", "1", "1"], Seconds, any_capacity),
-        (["9223372037", "1", "1"], Seconds, "ERR capacity must be an integer from 1 to 9223372036"),
-        (["1", "0", "1"], Seconds, "ERR count must be an integer from 1 to 9223372036854775807"),
-        (["1", "1001", "1"], Microseconds, "ERR count must be an integer from 1 to 1000"),
-        (["1", "1", "0"], Seconds, any_period),
-        (["1", "1", "9223372037"], Seconds, any_period),
-    ];
-    for (limit, unit, text) in rows {
-        let error = Limit::parse(limit.map(str::as_bytes), unit).unwrap_err();
-        assert_eq!(error.to_string(), text, "{limit:?}");
-    }
     let limit = Limit::new(1, 1, 1, Seconds).unwrap();
     let error = take(None, &limit, at(0), -1).unwrap_err();
     assert_eq!(error.to_string(), "ERR quantity must be an integer from 0 to 9223372036854775807");
-    assert!(Limit::new(0, 1, 1, Seconds).is_err());
     assert!(Limit::new(9_223_372_036, 1, 1, Seconds).is_ok(), "the largest that there is");
     let century = Limit::new(2, 1, 4_000_000_000, Seconds).unwrap();
     assert_eq!(take(None, &century, at(0), 2), Err(Error::BeyondTime));
@@ -227,18 +168,6 @@ impl Model {
     }
 }
 
-fn unit() -> impl Strategy<Value = Unit> {
-    prop_oneof![Just(Seconds), Just(Milliseconds), Just(Microseconds)]
-}
-
-/// A limit, and its emission interval, rounded down.
-fn any_limit() -> impl Strategy<Value = (i64, Limit, i64)> {
-    (2..2_000_i64, 1..900_i64, 1..5_000_i64, unit()).prop_map(|(capacity, count, period, unit)| {
-        let interval = Exact::new(count, period, unit).cost(1);
-        (capacity, Limit::new(capacity, count, period, unit).unwrap(), i64::try_from(interval).unwrap())
-    })
-}
-
 /// Rates whose emission interval is not a whole number of nanoseconds, and often hardly more than one.
 fn any_fractional_rate() -> impl Strategy<Value = (i64, i64, Unit)> {
     prop_oneof![
@@ -335,66 +264,6 @@ proptest! {
         }
     }
 
-    /// Between any two admissions, both included, no more than the capacity and the units that the rate
-    /// brings in that time, plus the units of a nanosecond for each call.
-    #[test]
-    fn no_interval_admits_more_than_it_may(
-        (count, period, unit) in any_fractional_rate(),
-        capacity in 1..200_i64,
-        calls in prop::collection::vec((0..4_000_i64, 1..200_i64), 1..60),
-    ) {
-        let rate = Exact::new(count, period, unit);
-        let limit = Limit::new(capacity, count, period, unit).unwrap();
-        let (mut state, mut now) = (None, 0);
-        let mut admissions = Vec::new();
-        for (thousandths, quantity) in calls {
-            now += i64::try_from(rate.cost(thousandths.into()) / 1_000).unwrap();
-            // As much as fits.
-            let quantity = quantity.min(take(state, &limit, at(now), 0).unwrap().answer.remaining);
-            if let Change::Store(level) = take(state, &limit, at(now), quantity).unwrap().change {
-                state = Some(level);
-                admissions.push((now, quantity));
-            }
-        }
-        for (from, &(start, _)) in admissions.iter().enumerate() {
-            let mut admitted = 0;
-            for (calls, &(end, quantity)) in (1..).zip(&admissions[from..]) {
-                admitted += i128::from(quantity);
-                prop_assert!(
-                    (admitted - i128::from(capacity)) * rate.period
-                        <= (i128::from(end - start) + calls) * rate.count,
-                    "{} admitted by {} calls in {} ns", admitted, calls, end - start
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_wait_is_exact(
-        (capacity, limit, interval) in any_limit(),
-        free in 0..2_000_i64,
-        since in (-3..3_i64, -1_000_000..1_000_000_i64),
-        quantity in 1..2_100_i64,
-        part in 0..1_000_i64,
-    ) {
-        let state = Some(level(free, since.0 * interval + since.1));
-        let answer = take(state, &limit, at(0), quantity).unwrap().answer;
-        let room = |now| take(state, &limit, at(now), 0).unwrap().answer.remaining;
-        let reset = nanos(answer.reset_after);
-        if let Some(wait) = answer.verdict.wait() {
-            let wait = nanos(wait);
-            prop_assert!(answer.limited() && wait > 0);
-            let limited = |now: i64| take(state, &limit, at(now), quantity).unwrap().answer.limited();
-            for now in [0, wait / 1_000 * part, wait - 1] {
-                prop_assert!(limited(now), "at {} of {}", now, wait);
-            }
-            prop_assert!(!limited(wait), "after {}", wait);
-            prop_assert_eq!(room(reset), capacity, "fully replenished when it says");
-            prop_assert!(reset == 0 || room(reset - 1) < capacity);
-        } else {
-            prop_assert_eq!(answer.limited(), quantity > capacity, "never admitted");
-        }
-    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Exact, NOW, S, after, at, instant, nanos, span};
+use common::{Exact, NOW, S, after, at, instant, nanos, span, unit};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};
@@ -49,10 +49,6 @@ impl Numbers {
     }
 }
 
-fn unit() -> impl Strategy<Value = Unit> {
-    select(vec![Unit::Seconds, Unit::Milliseconds, Unit::Microseconds])
-}
-
 /// Limits small enough to be counted out by hand, most of them with an interval that does not come out even,
 /// and some of them so fast that the fraction is a good part of it.
 fn numbers() -> impl Strategy<Value = Numbers> {
@@ -90,17 +86,6 @@ fn length() -> impl Strategy<Value = Length> {
         (0..20_i64, -1..=1_i64).prop_map(|(count, shift)| Length::Intervals(count, shift)),
         (0..20_000_i64).prop_map(Length::Parts),
     ]
-}
-
-/// A limit, and a TAT in nanoseconds from now: none, passed, ahead, or so far ahead that the limiter is in
-/// debt.
-fn situation() -> impl Strategy<Value = (Numbers, Option<i64>)> {
-    (numbers(), prop::option::weighted(0.9, (length(), prop::bool::weighted(0.1)))).prop_map(
-        |(numbers, tat)| {
-            let tat = tat.map(|(length, passed)| length.of(numbers) * if passed { -1 } else { 1 });
-            (numbers, tat)
-        },
-    )
 }
 
 fn quantity() -> impl Strategy<Value = i64> {
@@ -325,66 +310,6 @@ proptest! {
         }
     }
 
-    /// Rounding refuses no client that waits for `retry_after`, and makes no client wait a whole unit for
-    /// nothing.
-    #[test]
-    fn a_caller_that_waits_for_retry_after_is_admitted(
-        (numbers, tat) in situation(),
-        quantity in quantity(),
-        told_in in unit(),
-    ) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let told_unit = i64::try_from(told_in.nanos().get()).unwrap();
-        let answer = throttle(tat, &limit, at(0), quantity).unwrap().answer;
-        let [_, _, _, retry, reset] = answer.reply(told_in).five;
-        if retry >= 0 {
-            prop_assert!(!throttle(tat, &limit, at(retry * told_unit), quantity).unwrap().answer.limited());
-            prop_assert!(throttle(tat, &limit, at((retry - 1) * told_unit), quantity).unwrap().answer.limited());
-        }
-        let exact = nanos(answer.reset_after);
-        prop_assert!((reset - 1) * told_unit < exact && exact <= reset * told_unit);
-    }
-
-    /// Between any two admissions, both included, no more than the burst, one, and the units that the rate
-    /// brings in that time; where a unit does not take a whole number of nanoseconds, plus the units of a
-    /// nanosecond for each call.
-    #[test]
-    fn no_interval_admits_more_than_it_may(
-        numbers in numbers(),
-        calls in prop::collection::vec((prop_oneof![
-            length().prop_map(Step::Pause), (-1..=1_i64).prop_map(Step::WaitAsTold),
-        ], quantity(), any::<bool>()), 1..60),
-    ) {
-        let (limit, mut state, mut now, mut told) = (numbers.limit(), None, 0, 0);
-        let mut admissions: Vec<(i64, i64)> = Vec::new();
-        for (pause, quantity, take_what_fits) in calls {
-            now += match pause {
-                Step::WaitAsTold(shift) => (told + shift).max(0),
-                Step::Pause(length) => length.of(numbers).max(0),
-                _ => 0,
-            };
-            let decide = if take_what_fits { saturate } else { throttle };
-            let decision = decide(state, &limit, at(now), quantity).unwrap();
-            told = wait(&decision.answer).unwrap_or(0);
-            if let Store(tat) = decision.change {
-                state = Some(tat);
-                admissions.push((now, decision.answer.taken.unwrap_or(quantity)));
-            }
-        }
-        let (rate, capacity) = (numbers.rate(), i128::from(numbers.capacity()));
-        for (from, &(start, _)) in admissions.iter().enumerate() {
-            let mut admitted = 0;
-            for (calls, &(end, quantity)) in (1..).zip(&admissions[from..]) {
-                admitted += i128::from(quantity);
-                let forgiven = if rate.is_whole() { 0 } else { calls };
-                // admitted <= max_burst + 1 + (W + calls) * count / period
-                prop_assert!(
-                    (admitted - capacity) * rate.period <= (i128::from(end - start) + forgiven) * rate.count,
-                    "{} admitted by {} calls in {} ns", admitted, calls, end - start
-                );
-            }
-        }
-    }
 }
 
 /// Any integer, with the edges far more often than chance would have them.

@@ -669,18 +669,6 @@ fn handed(terms: &Terms, units: i64, wait: Option<i64>) -> Holding {
 }
 
 #[test]
-fn no_more_is_spent_than_is_held_and_nothing_after_its_hold() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    assert_eq!(holding.spend(&terms, at(0), 11), Spend::Short);
-    assert_eq!(holding.held(), 10);
-    assert_eq!(holding.spend(&terms, at(1000 * MS + 1), 1), Spend::Short);
-    let mut holding = handed(&terms, 10, None);
-    assert_eq!(holding.spend(&terms, at(999 * MS), 10), Spend::Spent);
-    assert_eq!(holding.held(), 0);
-}
-
-#[test]
 fn who_was_refused_stays_away_until_the_wait_is_over() {
     let terms = terms();
     let wait = 5000 * MS;

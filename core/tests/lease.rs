@@ -270,69 +270,7 @@ proptest! {
 }
 
 #[test]
-fn a_present_holder_renews_also_under_a_lowered_limit() {
-    let mut set = Set::default();
-    for id in 0..3 {
-        assert!(!set.acquire(3, START, 100, id).limited());
-    }
-    let answer = set.acquire(1, START, 50, 0).reply(Unit::Microseconds).five;
-    assert_eq!(answer, [0, 1, 0, -1, 100]);
-    // Another has to wait until only one of the three would be left beside it: none of the limit of 1.
-    let answer = set.acquire(1, START, 50, 9).reply(Unit::Microseconds).five;
-    assert_eq!(answer, [1, 1, 0, 100, 100]);
-    let answer = set.acquire(2, START, 50, 9).reply(Unit::Microseconds).five;
-    assert_eq!(answer, [1, 2, 0, 100, 100]);
-    let answer = set.acquire(3, START, 50, 9).reply(Unit::Microseconds).five;
-    assert_eq!(answer, [1, 3, 0, 50, 100]);
-}
-
-#[test]
-fn the_place_of_a_crashed_holder_comes_back_when_its_lease_ends() {
-    let mut set = Set::default();
-    assert!(!set.acquire(1, START, 30, 1).limited());
-    assert!(set.acquire(1, START + 29_000, 30, 2).limited());
-    assert!(!set.acquire(1, START + 30_000, 30, 2).limited());
-    // And the crashed one holds nothing, should it come back.
-    assert!(!set.renew(START + 30_000, 30, 1));
-    assert!(!set.release(START + 30_000, 1));
-}
-
-#[test]
-fn a_renewal_may_shorten() {
-    let mut set = Set::default();
-    set.acquire(2, START, 100, 1);
-    set.acquire(2, START, 40, 2);
-    assert_eq!(set.until, Some(at(START + 100_000)));
-    assert!(set.renew(START, 10, 1));
-    assert_eq!(set.until, Some(at(START + 40_000)), "the key follows the last lease");
-    assert!(set.renew(START, 50, 1));
-    assert_eq!(set.until, Some(at(START + 50_000)));
-}
-
-#[test]
-fn a_lease_is_reported_as_the_lease_whatever_the_clock() {
-    let (limit, lease) = (Limit::new(1).unwrap(), Lease::new(60, Unit::Seconds).unwrap());
-    for nanos in [0, 1, 500, 999, 1_000] {
-        let now = at(START + nanos);
-        let first = acquire(&Places { ends: &[][..], own: None }, &limit, now, &lease).unwrap();
-        assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 1, 0, -1, 60]);
-        let Change::Store(held) = first.change else { panic!("{first:?}") };
-        let second = acquire(&Places { ends: &[held.end][..], own: None }, &limit, now, &lease).unwrap();
-        assert_eq!(second.answer.reply(Unit::Seconds).five, [1, 1, 0, 60, 60]);
-    }
-}
-
-#[test]
 fn arguments_have_ranges() {
-    for limit in [&b""[..], b"0", b"-1", b"x", b"9223372036854775808"] {
-        let error = Limit::parse(limit).unwrap_err().to_string();
-        assert_eq!(error, "ERR limit must be an integer from 1 to 9223372036854775807");
-    }
-    assert!(Limit::parse(b"9223372036854775807").is_ok());
-    for lease in [&b""[..], b"0", b"-1", b"x", b"9223372037", b"9223372036854775808"] {
-        let error = Lease::parse(lease, Unit::Seconds).unwrap_err().to_string();
-        assert_eq!(error, "ERR lease must be an integer from 1 to 9223372036");
-    }
     // A lease that ends after the last exact score is an error that names it and its range.
     let (limit, none) = (Limit::new(1).unwrap(), Places { ends: &[][..], own: None });
     let lease = |seconds| Lease::new(seconds, Unit::Seconds).unwrap();

@@ -209,23 +209,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn a_changed_limit_speaks_for_the_log_as_it_is((limit, period, calls) in traffic(), other in 1..12_u64) {
-        let first = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
-        let (mut log, mut now) = (Log::default(), START);
-        for (gap, quantity) in calls {
-            now += gap;
-            log.take(&first, now, quantity);
-        }
-        let admitted = log.entries.iter().map(|entry| entry.as_nanos()).collect();
-        let naive = Naive { limit: other, period: period * 1_000, admitted };
-        let second = Limit::new(other as i64, period as i64, Unit::Microseconds).unwrap();
-        for quantity in 0..=other as i64 + 1 {
-            let answer = log.decide(&second, now, quantity).answer;
-            prop_assert_eq!(answer.reply(Unit::Microseconds).five, naive.answer(tick(now), quantity as u64));
-        }
-    }
-
     /// Every step is settled by some difference, with an age or without.
     #[test]
     fn a_settlement_equals_the_naive_model(
@@ -260,74 +243,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn a_peek_is_what_a_take_would_answer((limit, period, calls) in traffic()) {
-        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
-        let (mut log, mut now) = (Log::default(), START);
-        for (gap, quantity) in calls {
-            now += gap;
-            let seen = peek(log.entries.as_slice(), &limit, at(now), quantity).unwrap();
-            let as_it_is = log.decide(&limit, now, 0).answer;
-            prop_assert_eq!((seen.remaining, seen.reset_after), (as_it_is.remaining, as_it_is.reset_after));
-            prop_assert_eq!(seen.verdict, log.take(&limit, now, quantity).verdict);
-        }
-    }
-
-    #[test]
-    fn saturating_takes_as_much_as_fits((limit, period, calls) in traffic(), huge in any::<bool>()) {
-        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
-        let (mut log, mut now) = (Log::default(), START);
-        for (gap, quantity) in calls {
-            now += gap;
-            let quantity = if huge && quantity > 0 { i64::MAX - quantity } else { quantity };
-            let room = log.decide(&limit, now, 0).answer.remaining;
-            let decision = saturate(log.entries.as_slice(), &limit, at(now), quantity).unwrap();
-            let taken = decision.answer.taken.unwrap();
-            prop_assert_eq!(taken, quantity.min(room));
-            prop_assert_eq!(decision.answer.limited(), taken == 0 && quantity > 0);
-            let expected = match taken {
-                0 if quantity > 0 => log.decide(&limit, now, 1),
-                taken => log.decide(&limit, now, taken),
-            };
-            prop_assert_eq!(decision.answer.reply(Unit::Microseconds).five, expected.answer.reply(Unit::Microseconds).five);
-            prop_assert_eq!(decision.change, expected.change);
-            log.carry_out(decision.change.map(Edit::Add));
-        }
-    }
-}
-
-/// The articles' run: 5 per 60 s, 20 calls at once.
-#[test]
-fn five_a_minute_of_twenty_calls() {
-    let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
-    let mut log = Log::default();
-    let first = START + 123_456_789;
-    let answers: Vec<_> = (0..20).map(|i| log.take(&limit, first + i * 2_000_000, 1)).collect();
-    assert_eq!(answers.iter().filter(|answer| !answer.limited()).count(), 5);
-    let remaining: Vec<_> = answers.iter().take(6).map(|answer| answer.remaining).collect();
-    assert_eq!(remaining, [4, 3, 2, 1, 0, 0]);
-    assert!(answers.iter().skip(5).all(Answer::limited));
-    assert!(answers.iter().all(|answer| answer.reply(Unit::Seconds).five[4] == 60));
-
-    // The sixth is refused until the first is 60 s old.
-    let sixth = log.decide(&limit, first + 59_999_000_000, 1).answer;
-    assert!(sixth.limited());
-    assert_eq!(
-        sixth.verdict,
-        Verdict::Later(span(tick(first) + 60_000_000_000 - tick(first + 59_999_000_000)))
-    );
-    assert!(log.decide(&limit, tick(first) + 60_000_000_000 - 1_000, 1).answer.limited());
-    assert!(!log.decide(&limit, tick(first) + 60_000_000_000, 1).answer.limited());
-}
-
-#[test]
-fn a_period_is_reported_as_the_period_whatever_the_clock() {
-    let limit = Limit::new(2, 60, Unit::Seconds).unwrap();
-    for nanos in [0, 1, 500, 999, 1_000] {
-        let mut log = Log::default();
-        assert_eq!(log.take(&limit, START + nanos, 2).reply(Unit::Seconds).five, [0, 2, 0, -1, 60]);
-        assert_eq!(log.take(&limit, START + nanos, 1).reply(Unit::Seconds).five, [1, 2, 0, 60, 60]);
-    }
 }
 
 #[test]
@@ -348,20 +263,6 @@ fn a_call_removes_a_bounded_number_of_entries() {
 
 #[test]
 fn arguments_have_ranges() {
-    let of =
-        |limit: &[u8], period: &[u8], unit| Limit::parse([limit, period], unit).map_err(|e| e.to_string());
-    assert!(of(b"1", b"1", Unit::Seconds).is_ok());
-    assert!(of(b"1000000", b"9223372036", Unit::Seconds).is_ok());
-    for limit in [&b""[..], b"0", b"-1", b"1000001", b"x", b"1.0", b"9223372036854775808"] {
-        assert_eq!(
-            of(limit, b"1", Unit::Seconds).unwrap_err(),
-            "ERR limit must be an integer from 1 to 1000000"
-        );
-    }
-    for period in [&b""[..], b"0", b"-1", b"x", b"9223372037"] {
-        let error = of(b"1", period, Unit::Seconds).unwrap_err();
-        assert_eq!(error, "ERR period must be an integer from 1 to 9223372036");
-    }
     let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
     for quantity in [-1, 10_001, i64::MIN, i64::MAX] {
         let error = take(&[][..], &limit, at(START), quantity).unwrap_err();

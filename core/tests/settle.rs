@@ -7,8 +7,7 @@ mod common;
 use common::{S, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::bucket::{self, Level};
-use redis_cell_core::gcra::{Limit, Tat, charge, pause, peek, refund, settle, throttle};
-use redis_cell_core::limiter::Limiter;
+use redis_cell_core::gcra::{Limit, Tat, charge, pause, refund, settle, throttle};
 use redis_cell_core::{Decision, Error, Span, Unit, Verdict};
 
 /// Ten units an hour, ten at once.
@@ -196,46 +195,5 @@ fn the_answer_of_a_settlement_is_that_of_a_look_at_what_it_stores() {
         assert_eq!(settled.answer.remaining, left, "{free} free, {difference}");
         assert_eq!(settled.answer, look, "{free} free, {difference}");
         assert_eq!(after.is_none(), left == 13, "what is full has no state: {free} free, {difference}");
-    }
-}
-
-#[test]
-fn a_bucket_in_debt_admits_nothing_before_it_is_paid() {
-    let take = |free, seconds: i64, quantity| {
-        bucket::take(level(free), &bucket_of_ten(), at(seconds * S), quantity).unwrap().answer
-    };
-    assert_eq!(take(-2, 0, 0).reply(Unit::Seconds).five, [1, 10, 0, 720, 4320]);
-    assert_eq!(take(-2, 0, 1).reply(Unit::Seconds).five, [1, 10, 0, 1080, 4320]);
-    assert_eq!(take(-2, 1079, 1).reply(Unit::Seconds).five, [1, 10, 0, 1, 3241]);
-    assert_eq!(take(-2, 1080, 1).reply(Unit::Seconds).five, [0, 10, 0, -1, 3600]);
-}
-
-#[test]
-fn a_bucket_gives_what_it_has() {
-    for (free, quantity, taken, answer) in [
-        (10, 0, 0, [0, 10, 10, -1, 0]),
-        (10, 3, 3, [0, 10, 7, -1, 1080]),
-        (10, i64::MAX, 10, [0, 10, 0, -1, 3600]),
-        (4, 9, 4, [0, 10, 0, -1, 3600]),
-        (0, 9, 0, [1, 10, 0, 360, 3600]),
-        (0, 0, 0, [0, 10, 0, -1, 3600]),
-        (-3, 9, 0, [1, 10, 0, 1440, 4680]),
-        (-3, 0, 0, [0, 10, 0, -1, 4680]),
-    ] {
-        let decision = bucket::saturate(level(free), &bucket_of_ten(), at(0), quantity).unwrap();
-        let reply = decision.answer.reply(Unit::Seconds);
-        assert_eq!((reply.five, reply.taken), (answer, Some(taken)), "{free} free, {quantity}");
-        assert_eq!(decision.change.is_keep(), taken == 0, "{free} free, {quantity}");
-    }
-}
-
-/// A check through the trait equals a check by the algorithm.
-#[test]
-fn a_check_by_any_limiter_has_the_verdict_of_a_take_and_the_numbers_of_the_state() {
-    for owed in [0, 1, 5, 10, 23] {
-        for quantity in [0, 1, 5, 10, 11] {
-            let seen = Limiter::peek(&limit(), owing(owed), at(0), quantity);
-            assert_eq!(seen, peek(owing(owed), &limit(), at(0), quantity), "{owed} owed, {quantity}");
-        }
     }
 }

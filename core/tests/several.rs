@@ -40,31 +40,6 @@ fn no_rows_have_no_sum() {
     assert_eq!(combine([]), None);
 }
 
-#[test]
-#[rustfmt::skip] // A table is read in columns.
-fn by_example() {
-    let admitted = row(Admitted, 10, 3, 7 * S);
-    let tight = row(Admitted, 100, 2, S);
-    let slot = row(booked(S), 10, 3, 2 * S);
-    let refused = row(later(2 * S), 5, 4, 9 * S);
-    let longer = row(later(3 * S), 7, 4, S);
-    let never = row(Never, 1, 1, 0);
-    for (shows, given, expected) in [
-        ("one row stands for itself",            vec![admitted],                 admitted),
-        ("the tightest, the longest reset",      vec![admitted, tight],          row(Admitted, 100, 2, 7 * S)),
-        ("one that refuses refuses for all",     vec![admitted, refused],        row(later(2 * S), 10, 3, 9 * S)),
-        ("the longer wait",                      vec![longer, refused],          row(later(3 * S), 7, 4, 9 * S)),
-        ("the longer wait, in any order",        vec![refused, longer],          row(later(3 * S), 5, 4, 9 * S)),
-        ("never outlasts any wait",              vec![refused, never, admitted], row(Never, 1, 1, 9 * S)),
-        ("never, named first",                   vec![never, refused],           row(Never, 1, 1, 9 * S)),
-        ("admitted beside never has no say",     vec![never, tight],             row(Never, 1, 1, S)),
-        ("a booking beside one that admits",     vec![admitted, slot],           row(booked(S), 10, 3, 7 * S)),
-        ("a booking beside one that refuses",    vec![slot, refused],            row(later(2 * S), 10, 3, 9 * S)),
-    ] {
-        assert_eq!(combine(given), Some(expected), "{shows}");
-    }
-}
-
 proptest! {
     #[test]
     fn each_column_for_itself(rows in rows()) {

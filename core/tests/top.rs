@@ -169,17 +169,6 @@ fn a_hammered_key_is_found_among_keys_that_never_repeat() {
 }
 
 #[test]
-fn databases_are_apart() {
-    let mut top = Top::new(10);
-    top.note(0, b"k", at(0));
-    top.note(7, b"k", at(0));
-    top.note(7, b"k", at(0));
-    assert_eq!(top.most(0, 9).len(), 1);
-    assert_eq!(top.most(7, 9)[0].refusals, 2);
-    assert!(top.most(1, 9).is_empty());
-}
-
-#[test]
 fn long_keys_are_cut_and_told_apart() {
     let mut top = Top::new(10);
     let long = vec![b'k'; 1 << 20];

@@ -7,9 +7,8 @@ mod common;
 use common::{MS, NOW, S, ago, at, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Milliseconds, Seconds};
-use redis_cell_core::fixed::{Counter, LEAST_TAT, Limit, saturate, settle, take};
-use redis_cell_core::limiter::Limiter as _;
-use redis_cell_core::{Answer, Change, Error, Instant, Verdict};
+use redis_cell_core::fixed::{Counter, LEAST_TAT, Limit, settle, take};
+use redis_cell_core::{Change, Error, Instant};
 
 /// A count, and the end in nanoseconds from now, if its key expires.
 type State = (i64, Option<i64>);
@@ -116,22 +115,6 @@ fn settles_row_by_row() {
 }
 
 #[test]
-fn takes_what_fits() {
-    let total = Limit::total(5, None, Seconds).unwrap();
-    for (before, quantity, five, taken) in [
-        (None, 9, [0, 5, 0, -1, -1], 5),
-        (Some((2, None)), 9, [0, 5, 0, -1, -1], 3),
-        (Some((5, None)), 9, [1, 5, 0, -1, -1], 0),
-        (Some((5, Some(S))), 9, [1, 5, 0, 1_000, 1_000], 0),
-        (Some((9, None)), 0, [0, 5, 0, -1, -1], 0),
-    ] {
-        let reply =
-            saturate(before.map(counter), &total, at(0), quantity).unwrap().answer.reply(Milliseconds);
-        assert_eq!((reply.five, reply.taken), (five, Some(taken)), "{before:?} {quantity}");
-    }
-}
-
-#[test]
 fn a_string_without_expiry_is_a_count() {
     let foreign = Err(Error::Foreign { expected: Counter::EXPECTED_OF_TOTAL });
     for count in [0, 7, LEAST_TAT - 1] {
@@ -169,16 +152,6 @@ fn no_count_is_written_that_it_could_not_read() {
     assert!(take(Some(counter((5, Some(S)))), &total, at(0), NOW / 2).is_ok());
 }
 
-#[test]
-fn the_idle_time_must_end_within_time_itself() {
-    for quantity in [0, 1, 9] {
-        assert!(take(None, &Limit::total(5, Some(7_523_372_036), Seconds).unwrap(), at(0), quantity).is_ok());
-        let late = Limit::total(5, Some(7_523_372_037), Seconds).unwrap();
-        let error = take(None, &late, at(0), quantity).unwrap_err().to_string();
-        assert_eq!(error, "ERR IDLE must be an integer from 1 to 7523372036");
-    }
-}
-
 proptest! {
     /// Each operation: the time since the one before, and its quantity; below 0 it gives back.
     #[test]
@@ -211,19 +184,10 @@ proptest! {
                 }
             }
             state = common::after(&decision, state);
-            let Answer { verdict, remaining, .. } = decision.answer;
-            prop_assert_eq!(remaining, (most - taken).max(0));
+            prop_assert_eq!(decision.answer.remaining, (most - taken).max(0));
             prop_assert_eq!(state.filter(|state| state.end > at(now)).map_or(0, |state| state.count), taken);
             let seen = state.filter(|state| state.end < Instant::MAX && taken > 0).map(|state| offset(state.end));
             prop_assert_eq!(seen, expires.filter(|_| taken > 0));
-            // The same call is refused at every instant before the end of its wait, and admitted at its end.
-            if let Verdict::Later(wait) = verdict {
-                let asked = if charges || quantity < 0 { 1 } else { quantity };
-                let end = at(now).checked_add(wait).unwrap();
-                let before = end.saturating_sub(common::span(1));
-                prop_assert!(limit.take(state, before, asked).unwrap().answer.limited());
-                prop_assert!(!limit.take(state, end, asked).unwrap().answer.limited());
-            }
         }
     }
 }

@@ -4,35 +4,11 @@
 
 mod common;
 
-use common::{MS, NOW, S, at, in_nanos, instant, nanos};
+use common::{MS, NOW, S, in_nanos, instant, nanos};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::window::{Limit, Sliding, saturate, settle, take};
-use redis_cell_core::{Answer, Change, Error, Instant, Unit, Verdict};
-
-#[test]
-fn a_limit_names_what_is_out_of_range() {
-    let any_limit = "ERR limit must be an integer from 1 to 9223372036854775807";
-    let any_period = "ERR period must be an integer from 1 to 9223372036";
-    let rows: [([&str; 2], Unit, &str); 8] = [
-        (["0", "1"], Seconds, any_limit),
-        (["-1", "1"], Seconds, any_limit),
-        (["x", "1"], Seconds, any_limit),
-        (["9223372036854775808", "1"], Seconds, any_limit),
-        (["1", "0"], Seconds, any_period),
-        (["1", "x"], Seconds, any_period),
-        (["1", "9223372037"], Seconds, any_period),
-        (["1", "9223372036854776"], Microseconds, "ERR period must be an integer from 1 to 9223372036854775"),
-    ];
-    for (limit, unit, text) in rows {
-        let error = Limit::parse(limit.map(str::as_bytes), unit).unwrap_err();
-        assert_eq!(error.to_string(), text, "{limit:?}");
-    }
-    assert!(Limit::new(0, 1, Seconds).is_err());
-    let limit = Limit::new(1, 1, Seconds).unwrap();
-    let text = "ERR quantity must be an integer from 0 to 9223372036854775807";
-    assert_eq!(take(None, &limit, at(0), -1).unwrap_err().to_string(), text);
-}
+use redis_cell_core::{Change, Error, Instant, Verdict};
 
 /// Two windows hold up to twice the largest limit.
 #[test]
@@ -48,17 +24,6 @@ fn more_than_the_largest_limit_is_above_it() {
         (none_fits.answer.reply(Seconds).five, none_fits.answer.taken),
         ([1, most, 0, 31, 90], Some(0))
     );
-}
-
-#[test]
-fn a_period_must_end_within_time_itself() {
-    // Half of 2^63 ns less the instant of the call, in seconds. Whatever the quantity.
-    for quantity in [0, 1, 2] {
-        let longest = Limit::new(1, 3_761_686_018, Seconds).unwrap();
-        assert!(take(None, &longest, at(0), quantity).is_ok());
-        let error = take(None, &Limit::new(1, 3_761_686_019, Seconds).unwrap(), at(0), quantity).unwrap_err();
-        assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 3761686018");
-    }
 }
 
 /// The start of a window of 60 s, in nanoseconds since the epoch.
@@ -267,75 +232,6 @@ proptest! {
             prop_assert!(model.within(start, start + PERIOD) <= limit, "in the window itself");
         }
     }
-
-    /// Whatever is stored: aligned or not, behind, ahead, above the limit.
-    #[test]
-    fn the_wait_is_exact(
-        limit in 1..20_i64,
-        start in -2_500..2_500_i64,
-        aligned in any::<bool>(),
-        (current, previous) in (0..25_i64, 0..25_i64),
-        now in 0..1_000_i64,
-        quantity in 0..22_i64,
-    ) {
-        const PERIOD: i64 = 1_000;
-        let zero = NOW / PERIOD * PERIOD;
-        let start = if aligned { start / PERIOD * PERIOD } else { start };
-        let limits = Limit::new(limit, 1, Microseconds).unwrap();
-        let state = Some(Sliding { start: instant((zero + start).into()), current, previous });
-        let decide =
-            |now: i64, quantity| take(state, &limits, instant((zero + now).into()), quantity).unwrap().answer;
-        let answer = decide(now, quantity);
-        let first = |done: &dyn Fn(i64) -> bool| (now..now + 9 * PERIOD).find(|&at| done(at)).unwrap() - now;
-        if quantity > limit {
-            prop_assert!(answer.verdict == Verdict::Never);
-        } else if answer.limited() {
-            let wait = first(&|at| !decide(at, quantity).limited());
-            prop_assert_eq!(answer.verdict, Verdict::Later(common::span(wait)));
-            for later in wait..wait + 3 * PERIOD {
-                prop_assert!(!decide(now + later, quantity).limited(), "once it fits, it stays so");
-            }
-        } else {
-            prop_assert_eq!(answer.verdict, Verdict::Admitted);
-        }
-        let wide = Limit::new(99, 1, Microseconds).unwrap();
-        let used = 99 - take(state, &wide, instant((zero + now).into()), 0).unwrap().answer.remaining;
-        prop_assert_eq!(decide(now, 0).limited(), used > limit, "a look, {} used", used);
-        let reset = nanos(decide(now, 0).reset_after);
-        // Fully replenished: the whole limit can be taken, from then on and not before.
-        for later in reset..reset + 3 * PERIOD {
-            prop_assert_eq!(decide(now + later, 0).remaining, limit);
-        }
-        prop_assert!(reset == 0 || decide(now + reset - 1, 0).remaining < limit);
-    }
-}
-
-proptest! {
-    /// To the nanosecond, where the products need 128 bits.
-    #[test]
-    fn the_wait_is_exact_for_large_numbers(
-        limit in 1..=i64::MAX,
-        period in 1..2_000_000_000_i64,
-        (current, previous) in (0..=i64::MAX, 0..=i64::MAX),
-        (start, now, share) in (0..4_000 * S, 0..2_000 * S, 0..=i64::MAX),
-    ) {
-        let limits = Limit::new(limit, period, Microseconds).unwrap();
-        let state = Some(Sliding { start: instant((NOW + start).into()), current, previous });
-        let decide = |at: i64, quantity| take(state, &limits, instant((NOW + at).into()), quantity).unwrap().answer;
-        for quantity in [0, 1, share % limit, limit] {
-            let answer = decide(now, quantity);
-            let Verdict::Later(wait) = answer.verdict else {
-                prop_assert!(!answer.limited(), "{} of {}", quantity, limit);
-                continue;
-            };
-            let wait = nanos(wait);
-            prop_assert!(wait > 0 && decide(now + wait - 1, quantity).limited(), "{} sooner", quantity);
-            prop_assert!(!decide(now + wait, quantity).limited(), "{} not yet", quantity);
-        }
-        let reset = nanos(decide(now, 0).reset_after);
-        prop_assert_eq!(decide(now + reset, 0).remaining, limit);
-        prop_assert!(reset == 0 || decide(now + reset - 1, 0).remaining < limit);
-    }
 }
 
 /// The units that a steady caller gets in `periods` periods, calling `limit` times in each, from `phase` on.
@@ -407,33 +303,6 @@ fn a_caller_that_waits_for_retry_after_gets_the_limit_in_every_window() {
 }
 
 proptest! {
-    /// Whatever is stored: the units that fit are the largest quantity that would be admitted, and no more.
-    #[test]
-    fn takes_what_fits(
-        limit in 1..20_i64,
-        start in -2_500..2_500_i64,
-        (current, previous) in (0..25_i64, 0..25_i64),
-        now in 0..1_000_i64,
-        quantity in prop_oneof![0..30_i64, Just(i64::MAX)],
-    ) {
-        const PERIOD: i64 = 1_000;
-        let now = instant((NOW / PERIOD * PERIOD + now).into());
-        let limits = Limit::new(limit, 1, Microseconds).unwrap();
-        let state = Some(Sliding { start: instant((NOW / PERIOD * PERIOD + start).into()), current, previous });
-        let decide = |quantity| take(state, &limits, now, quantity).unwrap();
-        let decision = saturate(state, &limits, now, quantity).unwrap();
-        let fits = (0..=limit.min(quantity)).rev().find(|&part| part > 0 && !decide(part).answer.limited());
-        let taken = fits.unwrap_or(0);
-        prop_assert_eq!(decision.answer.taken, Some(taken));
-        let expected = match (taken, quantity) {
-            (0, 0) => Answer { verdict: Verdict::Admitted, ..decide(0).answer },
-            (0, _) => decide(1).answer,
-            _ => decide(taken).answer,
-        };
-        prop_assert_eq!(decision.answer, Answer { taken: Some(taken), ..expected });
-        prop_assert_eq!(decision.change, if taken > 0 { decide(taken).change } else { Change::Keep });
-    }
-
     /// Whatever is stored, and whenever the units were taken.
     #[test]
     fn settles_the_present_window_alone(

@@ -2,8 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
-pub mod tables;
-
+use proptest::prelude::{Just, Strategy, prop_oneof};
 use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};
 
 /// The instant that the tests call now, in November 2023.
@@ -31,6 +30,11 @@ pub fn instant(nanos: i128) -> Instant {
 /// A span of `nanos` nanoseconds.
 pub fn span(nanos: i64) -> Span {
     Span::from_nanos(u64::try_from(nanos).unwrap()).unwrap()
+}
+
+/// Any unit of time.
+pub fn unit() -> impl Strategy<Value = Unit> {
+    prop_oneof![Just(Unit::Seconds), Just(Unit::Milliseconds), Just(Unit::Microseconds)]
 }
 
 /// Units that were taken `age` nanoseconds ago, by a call whose reply the settlement does not know.
