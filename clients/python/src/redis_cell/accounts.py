@@ -194,11 +194,7 @@ class AsyncBlock(Block[Q]):
         await steps.async_run(self._renew())
 
     async def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
-        """Returns the items of a stream, and renews the hold three times in its period while they come.
-
-        A stream that pauses for longer than the period lets the hold run out, and so does a server that is unavailable
-        for as long: the log warns of each renewal that fails. The settlement is exact nevertheless.
-        """
+        """Returns the items of a stream, and renews the hold while they come, like `Held.over`."""
         async for item in stream:
             if time.monotonic() >= self._again:
                 try:

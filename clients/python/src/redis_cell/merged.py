@@ -337,18 +337,9 @@ def _interrupted() -> InterruptedError:
 class AsyncMerged(AsyncCell):
     """An AsyncCell that sends calls for the same limiters as one call, while another one is on its way.
 
-    For each key and limit, at most one call is on its way. Calls that come meanwhile wait for it, and one call with
-    SATURATE for the sum of their quantities follows. What it takes is granted in the order of arrival, and each caller
-    gets the answer that its own call would have got at its place. No unit is held or lost, and the limit holds exactly.
-    A call that is cancelled takes nothing, or what it took is given back.
-
-    Merged are `throttle`, `bucket`, `funnel` and `fixed`, except totals, without `saturate`. Quantities above 1 are
-    merged only with enough smaller ones behind them, and are otherwise sent at the same time, each by itself.
-
-    Calls of `mtake` with the same keys and limits in the same order are merged too, whatever their quantities are. A
-    call takes the units of the callers that fit, by what the last reply said remains. A caller that does not fit behind
-    those is refused when they have their units, so it waits for at most two round trips more. Calls with other limits,
-    a place, a chain, `shadow`, `hold` or `once` go by themselves.
+    What that call takes is granted in the order of arrival, and each caller gets the answer that its own call would
+    have got at its place. No unit is held or lost, and the limit holds exactly. A call that is cancelled takes nothing,
+    or what it took is given back. docs/scaling.md says which calls are merged, and how long a caller waits.
     """
 
     def __init__(self, client: AsyncClient, *, backend: Backend = "module", pipelined: bool = False) -> None:

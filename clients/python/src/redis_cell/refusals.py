@@ -214,13 +214,8 @@ class AsyncRefusals(_Refusals):
     """Remembers the refusals of an AsyncCell, so that calls for refused keys rarely reach the server.
 
     From now on, a call that the server has refused is refused here until its wait is over or its key changes: the same
-    key, limit and quantity, of `throttle`, `bucket`, `funnel`, `fixed`, `window` and `log`. The server announces the
-    changes by client-side caching, so a refusal is exact up to the time that this message travels. While one of the two
-    connections for this is lost or silent for a second, every call goes to the server. Waits shorter than `least` are
-    not worth a call and are not remembered, and neither is more than `keys` keys.
-
-    `remaining` of a remembered refusal is that at the time of the refusal. If clients wait for the key in the server
-    and one gives up, a remembered wait is not shortened, because the key does not change. Not for clusters.
+    key, limit and quantity. Waits shorter than `least` are not worth a call and are not remembered, and neither is more
+    than `keys` keys. docs/client-python.md says when nothing is remembered. Not for clusters.
     """
 
     def __init__(self, cell: AsyncCell, *, least: Seconds = 0.01, keys: int = 10_000) -> None:
