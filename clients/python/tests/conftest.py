@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 import servers
 from redis_cell import AsyncCell, AsyncGuard, Cell, Guard, WhenUnavailable
@@ -14,7 +15,8 @@ LIBRARIES = [name for name in ("redis", "valkey") if importlib.util.find_spec(na
 FLAVORS = [(library, way) for library in LIBRARIES for way in ("sync", "asyncio")]
 PAIR = [(LIBRARIES[0], "sync"), (LIBRARIES[-1], "asyncio")]
 """Each library once, and each way once."""
-TIMEOUT = 5.0
+PATIENCE = 10.0
+"""How long clients wait for an answer, which is late on a busy machine, in seconds."""
 
 
 def client_class(library: str, way: str, clustered: bool = False) -> Any:
@@ -56,15 +58,42 @@ async def close(client: Any, way: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[servers.Server]:
+def shared_server() -> Iterator[servers.Server]:
     with servers.running() as server:
         yield server
 
 
+@pytest.fixture
+def server(shared_server: servers.Server) -> servers.Server:
+    """A server that is empty when the test begins."""
+    shared_server.empty()
+    return shared_server
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[list[servers.Server]]:
+def shared_cluster() -> Iterator[list[servers.Server]]:
     with servers.cluster(2) as nodes:
         yield nodes
+
+
+@pytest.fixture
+def cluster(shared_cluster: list[servers.Server]) -> list[servers.Server]:
+    """A cluster that is empty when the test begins."""
+    for node in shared_cluster:
+        node.empty()
+    return shared_cluster
+
+
+@pytest.fixture
+def blocking(server: servers.Server) -> Iterator[redis.Redis]:
+    with redis.Redis(port=server.port, decode_responses=True, socket_timeout=PATIENCE) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(server: servers.Server) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis(port=server.port, socket_timeout=PATIENCE) as client:
+        yield client
 
 
 @pytest.fixture(params=FLAVORS, ids="-".join)
@@ -74,32 +103,30 @@ def flavor(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture
-async def connect(flavor: tuple[str, str]) -> AsyncIterator[Any]:
-    """Makes cells by the port of a server, and closes their clients when the test has ended."""
-    library, way = flavor
+async def make(flavor: tuple[str, str]) -> AsyncIterator[Any]:
+    """Makes clients by the port of a server, and closes them when the test has ended."""
     clients: list[Any] = []
 
-    def connected(port: int, *, backend: str = "module", clustered: bool = False, **options: Any) -> Any:
-        clients.append(client_class(library, way, clustered)(host="127.0.0.1", port=port, **options))
-        return cell_of(clients[-1], way, backend=backend)
+    def made(port: int, *, clustered: bool = False, **options: Any) -> Any:
+        clients.append(client_class(*flavor, clustered)(host="127.0.0.1", port=port, **options))
+        return clients[-1]
 
-    yield connected
+    yield made
     for client in clients:
-        await close(client, way)
+        await close(client, flavor[1])
+
+
+@pytest.fixture
+def connect(flavor: tuple[str, str], make: Any) -> Any:
+    """Makes cells by the port of a server."""
+
+    def connected(port: int, *, backend: str = "module", **options: Any) -> Any:
+        return cell_of(make(port, **options), flavor[1], backend=backend)
+
+    return connected
 
 
 @pytest.fixture
 def cell(server: servers.Server, connect: Any) -> Any:
-    """All commands, by every library, on an empty server."""
-    with server.admin as admin:
-        admin.flushall()
-    return connect(server.port, socket_timeout=TIMEOUT)
-
-
-@pytest.fixture
-def cluster_cell(cluster: list[servers.Server], connect: Any) -> Any:
-    """All commands, by every library's client for clusters."""
-    for node in cluster:
-        with node.admin as admin:
-            admin.flushall()
-    return connect(cluster[0].port, clustered=True, socket_timeout=TIMEOUT)
+    """All commands, by every library."""
+    return connect(server.port, socket_timeout=PATIENCE)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import redis
 SERVER = os.environ["REDIS_CELL_SERVER"]
 MODULE = os.environ["REDIS_CELL_MODULE"]
 SLOTS = 16384
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30) -> Any:
@@ -73,9 +75,15 @@ def in_child(work: Callable[[], Any], seconds: float = 30) -> bool:
 def transcript(name: str) -> Iterator[list[str]]:
     """Returns the calls with their results that core/examples/transcripts.rs prints."""
     command = ["cargo", "run", "--quiet", "--locked", "--package", "redis-cell-core", "--example", "transcripts", name]
-    repository = Path(__file__).resolve().parents[3]
-    printed = subprocess.run(command, cwd=repository, check=True, stdout=subprocess.PIPE, text=True).stdout
+    printed = subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.PIPE, text=True).stdout
     return (line.split("\t") for line in printed.splitlines())
+
+
+@cache
+def functions() -> str:
+    """Returns the function library."""
+    build = REPOSITORY / "scripts" / "functions.sh"
+    return Path(subprocess.run([build], check=True, capture_output=True, text=True).stdout.strip()).read_text()
 
 
 class Server:
@@ -133,6 +141,17 @@ class Server:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
+
+    def empty(self) -> None:
+        """Deletes all keys, and lets the counts begin again. A test that failed may have frozen the server."""
+        self.thaw()
+        with self.admin as admin:
+            admin.flushall()
+            admin.config_resetstat()
+
+    def load_functions(self, text: str | None = None) -> None:
+        with self.admin as admin:
+            admin.execute_command("FUNCTION", "LOAD", "REPLACE", text or functions())
 
     def calls(self, command: str) -> int:
         """How often the server has run a command, from INFO commandstats."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +17,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 import servers
-from conftest import close
+from conftest import awaited, close
 from redis_cell import (
     Account,
     AsyncAccount,
@@ -43,35 +41,27 @@ from redis_cell import (
     wire,
 )
 from redis_cell.testing import AsyncFakeCell, FakeCell
-from test_backend import LIBRARY
 
 WAYS = [f"{way}-{what}" for way in ("sync", "asyncio") for what in ("module", "functions", "guard", "local", "fake")]
 INCLUDED, BOUGHT, CENTS = "{a}:included", "{a}:bought", "{a}:cents"
 HOLDS = "{a}:holds"
 
 
-@pytest.fixture(scope="module")
-def library(server: servers.Server) -> servers.Server:
-    with server.admin as admin:
-        admin.execute_command("FUNCTION", "LOAD", "REPLACE", LIBRARY.read_text())
-    return server
-
-
 class Way:
     """A cell or a guard of one way, and accounts on it, whose methods are awaited."""
 
-    def __init__(self, cell: Any, awaited: bool) -> None:
-        self.cell, self.awaited = cell, awaited
+    def __init__(self, cell: Any, is_async: bool) -> None:
+        self.cell, self.is_async = cell, is_async
 
     async def run(self, call: wire.Call[Any]) -> Any:
-        return await self.cell.run(call) if self.awaited else self.cell.run(call)
+        return await awaited(self.cell.run(call))
 
     def account(self, pools: Callable[[int], Any], **options: Any) -> Any:
-        return (AsyncAccount if self.awaited else Account)(self.cell, pools, **{"holds": HOLDS, **options})
+        return (AsyncAccount if self.is_async else Account)(self.cell, pools, **{"holds": HOLDS, **options})
 
     @asynccontextmanager
     async def block(self, hold: Any) -> AsyncIterator[Any]:
-        if self.awaited:
+        if self.is_async:
             async with hold:
                 yield hold
         else:
@@ -83,22 +73,21 @@ class Way:
 
 
 @pytest.fixture(params=WAYS)
-async def way(library: servers.Server, request: pytest.FixtureRequest) -> AsyncIterator[Way]:
+async def way(server: servers.Server, request: pytest.FixtureRequest) -> AsyncIterator[Way]:
     how, what = request.param.split("-")
-    awaited = how == "asyncio"
+    is_async = how == "asyncio"
     if what == "fake":
-        yield Way(AsyncFakeCell() if awaited else FakeCell(), awaited)
+        yield Way(AsyncFakeCell() if is_async else FakeCell(), is_async)
         return
-    with library.admin as admin:
-        admin.flushall()
-    port = 1 if what == "local" else library.port  # no server has this port
-    client: Any = (redis.asyncio.Redis if awaited else redis.Redis)(port=port, socket_timeout=5, retry=None)
+    server.load_functions()
+    port = 1 if what == "local" else server.port  # no server has this port
+    client: Any = (redis.asyncio.Redis if is_async else redis.Redis)(port=port, socket_timeout=5, retry=None)
     backend: Any = "functions" if what == "functions" else "module"
-    cell: Any = (AsyncCell if awaited else Cell)(client, backend=backend)
+    cell: Any = (AsyncCell if is_async else Cell)(client, backend=backend)
     if what in ("guard", "local"):
         choice = FailClosed() if what == "guard" else Local(share=1, ask_again=600)
-        cell = (AsyncGuard if awaited else Guard)(cell, when_unavailable=choice)
-    yield Way(cell, awaited)
+        cell = (AsyncGuard if is_async else Guard)(cell, when_unavailable=choice)
+    yield Way(cell, is_async)
     await close(client, how)
 
 
@@ -124,8 +113,7 @@ async def test_pools_are_drawn_on_in_order_and_settled(way: Way) -> None:
         hold.used(50)
     assert [hold.settled.taken(key) for key in (INCLUDED, BOUGHT, CENTS)] == [650, 0, 0]
     assert await way.left(plan(0)) == [350, 500, 48]
-    looked = account.peek(10)
-    assert (await looked if way.awaited else looked).taken(INCLUDED) == 10
+    assert (await awaited(account.peek(10))).taken(INCLUDED) == 10
 
 
 async def test_what_a_block_has_used_is_charged_however_it_ends(way: Way) -> None:
@@ -169,7 +157,7 @@ async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(
             yield item
 
     async with way.block(account.hold(100)) as hold:
-        if way.awaited:
+        if way.is_async:
             await hold.more(50)
             await hold.renew()
             hold._again = 0.0
@@ -184,71 +172,39 @@ async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(
         hold._again = 0.0
         with monkeypatch.context() as patch:
             patch.setattr(way.cell, "run", None)
-            assert [item async for item in hold.over(items())] if way.awaited else list(hold.over(range(3)))
+            assert [item async for item in hold.over(items())] if way.is_async else list(hold.over(range(3)))
         assert caplog.text.count("a hold of '{a}:holds' was not renewed") == 1
         hold.used(120)
     assert await way.left(wallet, Take("{a}:busy", busy)) == [880, 1]
 
 
 @pytest.mark.parametrize("what", ["module", "functions", "fake"])
-async def test_a_hold_runs_out_and_is_settled_late_exactly(library: servers.Server, what: str) -> None:
-    cell: Any = FakeCell()
-    with library.admin as admin, redis.Redis(port=library.port) as client:
-        admin.flushall()
-        if what != "fake":
-            cell = Cell(client, backend=what)  # type: ignore[arg-type]
-        fixed, slow = Fixed(100, per=86400), Rate(100, per=8_640_000)
+def test_a_hold_runs_out_and_is_settled_late_exactly(server: servers.Server, blocking: redis.Redis, what: Any) -> None:
+    server.load_functions()
+    cell: Any = FakeCell() if what == "fake" else Cell(blocking, backend=what)
+    fixed, slow = Fixed(100, per=86400), Rate(100, per=8_640_000)
 
-        def pools(units: int) -> tuple[Take, ...]:
-            return Take("{a}:k", fixed, units), Take("{a}:slow", slow, units)
+    def pools(units: int) -> tuple[Take, ...]:
+        return Take("{a}:k", fixed, units), Take("{a}:slow", slow, units)
 
-        account = Account(cell, pools, holds=HOLDS, period=0.05)
-        with account.hold(60) as late:
-            if what == "fake":
-                cell.advance(0.05)
-            servers.wait_until(lambda: [row.remaining for row in account.peek().values()] == [100, 40])
-            # The units have come back, and somebody else holds them.
-            with account.hold(40) as other:
-                late.used(45)
-                late._leave(False)
-                assert late.settled and late.settled["{a}:k"].remaining == 15
-                assert late.settled["{a}:slow"].remaining == 0  # what a rate has given was never given back
-                other.used(40)
-            late._leave = lambda failed: None  # type: ignore[method-assign]
-        assert account.peek()["{a}:k"].remaining == 15
-
-
-def _dies(port: int, used: int) -> None:
-    """Holds ten units. The first owner settles, the others are killed."""
-    with redis.Redis(port=port) as client:
-        account = Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS, period=0.5)
-        with account.hold(10) as hold:
-            hold.used(used)
-            if used > 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_owners_that_are_killed_strand_nothing(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
-    for used in (1, 2, 3, 4):
-        if not (child := os.fork()):
-            try:
-                _dies(server.port, used)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-    with redis.Redis(port=server.port) as client:
-        account = Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS)
-        servers.wait_until(lambda: account.peek().combined.remaining == 999)
-        with account.hold(999):
-            pass
-        assert client.get("{a}:k") == b"1000" and client.zcard(HOLDS) == 0
+    account = Account(cell, pools, holds=HOLDS, period=0.05)
+    with account.hold(60) as late:
+        if what == "fake":
+            cell.advance(0.05)
+        servers.wait_until(lambda: [row.remaining for row in account.peek().values()] == [100, 40])
+        # The units have come back, and somebody else holds them.
+        with Account(cell, pools, holds=HOLDS).hold(40) as other:
+            late.used(45)
+            late._leave(False)
+            assert late.settled and late.settled["{a}:k"].remaining == 15
+            assert late.settled["{a}:slow"].remaining == 0  # what a rate has given was never given back
+            other.used(40)
+        late._leave = lambda failed: None  # type: ignore[method-assign]
+    assert account.peek()["{a}:k"].remaining == 15
 
 
 def test_a_settlement_whose_reply_is_lost_charges_once(server: servers.Server) -> None:
-    with server.admin as admin, servers.lossy(server, 0.2) as proxy, redis.Redis(port=proxy.port) as client:
-        admin.flushall()
+    with servers.lossy(server, 0.2) as proxy, redis.Redis(port=proxy.port) as client:
         account = Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS, period=0.5)
         held = list[Held]()
         for _ in range(30):
@@ -272,24 +228,22 @@ def test_a_settlement_begins_no_attempt_after_five_seconds(caplog: pytest.LogCap
     assert "a hold of '{a}:holds' runs out, and 10 was not charged" in caplog.text
 
 
-async def test_a_cancelled_block_settles(server: servers.Server) -> None:
-    async with redis.asyncio.Redis(port=server.port) as client:
-        await client.flushall()
-        account = AsyncAccount(AsyncCell(client), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS)
-        begun = asyncio.Event()
+async def test_a_cancelled_block_settles(client: redis.asyncio.Redis) -> None:
+    account = AsyncAccount(AsyncCell(client), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS)
+    begun = asyncio.Event()
 
-        async def work() -> None:
-            async with account.hold(80) as hold:
-                hold.used(3)
-                begun.set()
-                await asyncio.sleep(60)
+    async def work() -> None:
+        async with account.hold(80) as hold:
+            hold.used(3)
+            begun.set()
+            await asyncio.sleep(60)
 
-        task = asyncio.ensure_future(work())
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await client.get("{a}:k") == b"3" and not await client.exists(HOLDS)
+    task = asyncio.ensure_future(work())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await client.get("{a}:k") == b"3" and not await client.exists(HOLDS)
 
 
 def test_an_unavailable_server_is_the_choice_of_the_guard(caplog: pytest.LogCaptureFixture) -> None:
@@ -312,41 +266,20 @@ def test_an_unavailable_server_is_the_choice_of_the_guard(caplog: pytest.LogCapt
             closed.hold(1).__enter__()
 
 
-def test_a_hold_is_for_one_block(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
-        account = Account(Cell(admin), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS)
-        hold = account.hold(5)
-        with hold:
-            hold.used(3)
-        with pytest.raises(RuntimeError, match="a hold is for one block"), hold:
+def test_a_hold_is_for_one_block(blocking: redis.Redis) -> None:
+    account = Account(Cell(blocking), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS)
+    hold = account.hold(5)
+    with hold:
+        hold.used(3)
+    with pytest.raises(RuntimeError, match="a hold is for one block"), hold:
+        pass
+    for late in (hold.used, hold.more):
+        with pytest.raises(RuntimeError, match="the block of this hold has ended"):
+            late(1)
+    for _ in range(3):  # an owner may come again
+        with account.hold(5, owner="me"):
             pass
-        for late in (hold.used, hold.more):
-            with pytest.raises(RuntimeError, match="the block of this hold has ended"):
-                late(1)
-        for _ in range(3):  # an owner may come again
-            with account.hold(5, owner="me"):
-                pass
-        assert account.peek().combined.remaining == 100 - 3 - 15
-
-
-def test_mistakes_are_named(server: servers.Server) -> None:
-    fixed, cell = Fixed.total(10), FakeCell()
-    one = Take("a", fixed)
-    mistakes: list[tuple[str, Any]] = [
-        ("period must be at least", lambda: Account(cell, lambda n: one, holds="h", period=0)),
-        ("Account needs a Cell or a Guard, not AsyncFake", lambda: Account(AsyncFakeCell(), plan, holds="h")),
-        ("AsyncAccount needs an AsyncCell", lambda: AsyncAccount(cell, lambda n: one, holds="h")),
-        ("shadow is for limiters outside chains", lambda: Spill(Take("a", fixed, shadow=True))),
-        ("shadow is for limiters outside chains", lambda: Else(one, Take("a", fixed, shadow=True))),
-        ("quantity must be the same in a Spill, not 1 and 2", lambda: Spill(one, Take("b", fixed, 2))),
-        ("a Lease cannot stand in a Spill", lambda: Spill(Take("l", Lease(1, lease=1, holder="x")))),
-        ("a Spill needs at least one", Spill),
-        ("an Else needs at least one", Else),
-    ]
-    for text, mistake in mistakes:
-        with pytest.raises((TypeError, ValueError), match=text):
-            mistake()
+    assert account.peek().combined.remaining == 100 - 3 - 15
 
 
 def _calls(seed: int) -> Iterator[wire.Call[Any]]:
@@ -386,19 +319,16 @@ def _calls(seed: int) -> Iterator[wire.Call[Any]]:
             yield wire.settle(*chains, hold=hold)
 
 
-def test_the_fake_answers_as_the_server_does(server: servers.Server) -> None:
-    with redis.Redis(port=server.port) as client:
-        for seed in range(40):
-            client.flushall()
-            fake, calls = FakeCell(), list(_calls(seed))
-            for call, real in zip(calls, Cell(client).pipeline(*calls), strict=True):
-                faked = fake.run(call)
-                rows, real_rows = [[answer.combined, *answer.values()] for answer in (faked, real)]
-                facts, real_facts = [
-                    [(type(row), row.limit, row.remaining) for row in each] for each in (rows, real_rows)
-                ]
-                assert (facts, faked.parts) == (real_facts, real.parts), (seed, call)
-                # The clock of the server goes on, and that of the fake stands still.
-                for name in ("retry_after", "reset_after"):
-                    waits, real_waits = [[getattr(row, name) or 0 for row in each] for each in (rows, real_rows)]
-                    assert waits == pytest.approx(real_waits, abs=200), (seed, name, call)
+def test_the_fake_answers_as_the_server_does(blocking: redis.Redis) -> None:
+    for seed in range(40):
+        blocking.flushall()
+        fake, calls = FakeCell(), list(_calls(seed))
+        for call, real in zip(calls, Cell(blocking).pipeline(*calls), strict=True):
+            faked = fake.run(call)
+            rows, real_rows = [[answer.combined, *answer.values()] for answer in (faked, real)]
+            facts, real_facts = [[(type(row), row.limit, row.remaining) for row in each] for each in (rows, real_rows)]
+            assert (facts, faked.parts) == (real_facts, real.parts), (seed, call)
+            # The clock of the server goes on, and that of the fake stands still.
+            for name in ("retry_after", "reset_after"):
+                waits, real_waits = [[getattr(row, name) or 0 for row in each] for each in (rows, real_rows)]
+                assert waits == pytest.approx(real_waits, abs=200), (seed, name, call)

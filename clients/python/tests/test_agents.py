@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -26,8 +26,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-import servers
-from redis_cell import AsyncBudget, AsyncCell, AsyncGuard, Budget, BudgetExceeded, Cell, FailClosed, RateLimited
+from redis_cell import AsyncBudget, AsyncCell, Budget, BudgetExceeded, Cell
 from redis_cell.agents import AsyncBudgetTransport, BudgetTransport, Estimate, Usage, estimate
 from redis_cell.testing import AsyncFakeCell, FakeCell
 from upstream import Upstream, answer, chunk, leaves_its_connection, serving, start, write
@@ -151,10 +150,8 @@ def model() -> Iterator[Model]:
 
 
 @pytest.fixture
-async def cell(server: servers.Server) -> AsyncIterator[AsyncCell]:
-    async with redis.asyncio.Redis(port=server.port) as client:
-        await client.flushall()
-        yield AsyncCell(client)
+def cell(client: redis.asyncio.Redis) -> AsyncCell:
+    return AsyncCell(client)
 
 
 def client_of(model: Model, transport: AsyncBudgetTransport) -> openai.AsyncOpenAI:
@@ -278,39 +275,37 @@ async def test_a_loop_is_stopped_at_its_budget(cell: AsyncCell, model: Model, ru
     assert all(report <= held for report, held in zip(model.reports, asked, strict=False))
 
 
-def test_a_graph_of_threads(server: servers.Server, model: Model) -> None:
+def test_a_graph_of_threads(blocking: redis.Redis, model: Model) -> None:
     """Blocking calls of models, and two tools at once."""
-    with server.admin as admin, redis.Redis(port=server.port) as client:
-        admin.flushall()
-        budget = Budget(Cell(client), "run:4", dollars="0.01", steps=11)
+    budget = Budget(Cell(blocking), "run:4", dollars="0.01", steps=11)
 
-        def search(query: str) -> str:
-            """Finds what a query asks for."""
-            with budget.step("search", dollars="0.0002") as step:
-                step.used(dollars="0.0001")
-            return "nothing"
+    def search(query: str) -> str:
+        """Finds what a query asks for."""
+        with budget.step("search", dollars="0.0002") as step:
+            step.used(dollars="0.0001")
+        return "nothing"
 
-        def price(name: str, prompt: int, answer: int) -> str:
-            assert name == "fake"
-            return f"{prompt / 1e6 + 2 * answer / 1e6:.6f}"
+    def price(name: str, prompt: int, answer: int) -> str:
+        assert name == "fake"
+        return f"{prompt / 1e6 + 2 * answer / 1e6:.6f}"
 
-        with openai.DefaultHttpxClient(transport=BudgetTransport(budget, price=price)) as http:
-            chat = ChatOpenAI(
-                model="fake",
-                base_url=model.url + "/v1",
-                api_key="k",  # type: ignore[arg-type]
-                http_client=http,
-                max_tokens=ANSWER,  # type: ignore[call-arg]
-            )
-            with pytest.raises(BudgetExceeded) as stopped:
-                graph_of(chat, search).invoke(FOUND, {"recursion_limit": 100})
-        # Every third step is a call of the model, and the twelfth is one too many.
-        assert (stopped.value.unit, stopped.value.left, len(model.reports)) == ("steps", 0, 4)
-        used = budget.used()
-        assert used["fake"]["steps"] == 4 and used["search"]["steps"] == 7
-        assert used["search"]["dollars"] == Decimal("0.0007")
-        assert used["fake"]["dollars"] == sum(Decimal(price("fake", use.prompt, use.answer)) for use in model.uses)
-        assert budget.left()["dollars"] == Decimal("0.01") - used["search"]["dollars"] - used["fake"]["dollars"]
+    with openai.DefaultHttpxClient(transport=BudgetTransport(budget, price=price)) as http:
+        chat = ChatOpenAI(
+            model="fake",
+            base_url=model.url + "/v1",
+            api_key="k",  # type: ignore[arg-type]
+            http_client=http,
+            max_tokens=ANSWER,  # type: ignore[call-arg]
+        )
+        with pytest.raises(BudgetExceeded) as stopped:
+            graph_of(chat, search).invoke(FOUND, {"recursion_limit": 100})
+    # Every third step is a call of the model, and the twelfth is one too many.
+    assert (stopped.value.unit, stopped.value.left, len(model.reports)) == ("steps", 0, 4)
+    used = budget.used()
+    assert used["fake"]["steps"] == 4 and used["search"]["steps"] == 7
+    assert used["search"]["dollars"] == Decimal("0.0007")
+    assert used["fake"]["dollars"] == sum(Decimal(price("fake", use.prompt, use.answer)) for use in model.uses)
+    assert budget.left()["dollars"] == Decimal("0.01") - used["search"]["dollars"] - used["fake"]["dollars"]
 
 
 async def test_agents_at_once_share_a_budget(cell: AsyncCell, model: Model) -> None:
@@ -408,6 +403,9 @@ def test_usage_is_read_from_all_apis() -> None:
     assert read('data: {"choices":[]}\n\ndata: [DONE]\n') == (None, True)
     assert read('{"usage":{"prompt_tokens":8,"total_tokens":8}}', "application/json") == (Estimate(8, 0), False)
     assert read("no JSON", "text/plain") == (None, False)
+    # LiteLLM's proxy reports the tokens of Anthropic's cache among those of the prompt, and by themselves too.
+    cached = '{"usage":{"prompt_tokens":320,"completion_tokens":44,"total_tokens":364,"cache_read_input_tokens":300}}'
+    assert read(cached, "application/json") == (Estimate(320, 44), False)
 
 
 def test_usage_of_the_beginning_of_a_message_is_not_that_of_its_answer() -> None:
@@ -417,14 +415,6 @@ def test_usage_of_the_beginning_of_a_message_is_not_that_of_its_answer() -> None
     assert usage.tokens() is None
     usage.read(b'data: {"type":"message_delta","usage":{"output_tokens":44}}')  # the stream ends without a line's end
     assert usage.tokens() == Estimate(20, 44)
-
-
-def test_tokens_of_a_cache_count_once() -> None:
-    """LiteLLM's proxy reports those of Anthropic's cache among the tokens of the prompt, and by themselves too."""
-    usage = Usage("application/json")
-    reported = {"prompt_tokens": 320, "completion_tokens": 44, "total_tokens": 364, "cache_read_input_tokens": 300}
-    usage.read(json.dumps({"usage": reported}).encode())
-    assert usage.tokens() == Estimate(320, 44)
 
 
 def test_a_large_reply_is_read_in_linear_time() -> None:
@@ -464,19 +454,15 @@ class Body(httpx.SyncByteStream):
     ],
     ids=["in memory", "in memory, refused", "redirected", "counted", "counted too"],
 )
-def test_a_reply_is_settled_however_it_comes(
-    server: servers.Server, path: str, replies: list[httpx.Response], used: Any
-) -> None:
-    with server.admin as admin, redis.Redis(port=server.port) as client:
-        admin.flushall()
-        budget = Budget(Cell(client), "run:4", tokens=100_000)
-        inner = httpx.MockTransport(lambda request: replies.pop(0))
-        with httpx.Client(transport=BudgetTransport(budget, transport=inner), follow_redirects=True) as http:
-            body = {"model": "fake", "max_tokens": 400, "messages": FOUND["messages"]}
-            http.post(f"http://upstream/v1/{path}", json=body)
-        assert budget.used() == used
-        assert budget.left() == {"tokens": 100_000 - sum(row["tokens"] for row in used.values())}
-        assert not replies
+def test_a_reply_is_settled_however_it_comes(path: str, replies: list[httpx.Response], used: Any) -> None:
+    budget = Budget(FakeCell(), "run:4", tokens=100_000)
+    inner = httpx.MockTransport(lambda request: replies.pop(0))
+    with httpx.Client(transport=BudgetTransport(lambda: budget, transport=inner), follow_redirects=True) as http:
+        body = {"model": "fake", "max_tokens": 400, "messages": FOUND["messages"]}
+        http.post(f"http://upstream/v1/{path}", json=body)
+    assert budget.used() == used
+    assert budget.left() == {"tokens": 100_000 - sum(row["tokens"] for row in used.values())}
+    assert not replies
 
 
 async def test_a_call_that_is_cancelled_while_it_is_settled_leaves_its_connection(
@@ -486,20 +472,6 @@ async def test_a_call_that_is_cancelled_while_it_is_settled_leaves_its_connectio
     transport = AsyncBudgetTransport(AsyncBudget(cell, "run:4", tokens=100_000), transport=inner)
     model.faults.append((500, {}))
     await leaves_its_connection(model, transport, "CL.MSETTLE", monkeypatch)
-
-
-async def test_without_the_server_it_is_as_the_guard_says(model: Model) -> None:
-    with servers.running() as server:
-        async with redis.asyncio.Redis(port=server.port, retry=None) as client:
-            guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
-            transport = AsyncBudgetTransport(lambda: AsyncBudget(guard, "run:4", tokens=10_000))
-            async with client_of(model, transport) as asks:
-                messages: Any = [{"role": "user", "content": "find it"}]
-                await asks.chat.completions.create(model="fake", messages=messages)
-                server.stop()
-                with pytest.raises(RateLimited):
-                    await asks.chat.completions.create(model="fake", messages=messages)
-    assert len(model.reports) == 1
 
 
 def test_mistakes_are_named() -> None:

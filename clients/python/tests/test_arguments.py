@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import redis
 
-import servers
 from conftest import FLAVORS, client_class
 from redis_cell import (
     Account,
     Admitted,
     Answer,
+    AsyncAccount,
     AsyncCell,
     Bucket,
     Budget,
@@ -47,7 +47,7 @@ from redis_cell import (
     wire,
 )
 from redis_cell.limiters import Calendar
-from redis_cell.testing import FakeCell
+from redis_cell.testing import AsyncFakeCell, FakeCell
 from redis_cell.times import LAST, LAST_LEASE, micros, micros_up
 
 RATE: Any = Rate(1, per=1)
@@ -93,6 +93,19 @@ def test_a_rate_without_a_burst_admits_its_count_at_once() -> None:
         (lambda: wire.bthrottle("k", Rate(1, per=1), timeout=0), "timeout must be at least"),
         (lambda: wire.top(0), "count must be at least 1"),
         (lambda: Account(FakeCell(), lambda n: (), holds="h").peek(), "pools must return at least one limiter"),
+        (lambda: Account(FakeCell(), take, holds="h", period=0), "period must be at least"),
+        (lambda: Spill(Take("a", RATE, shadow=True)), "shadow is for limiters outside chains"),
+        (lambda: Else(Take("a", RATE, shadow=True)), "shadow is for limiters outside chains"),
+        (lambda: Spill(Take("a", RATE), Take("b", RATE, 2)), "quantity must be the same in a Spill, not 1 and 2"),
+        (lambda: Spill(Take("l", Lease(1, lease=1, holder="x"))), "a Lease cannot stand in a Spill"),
+        (Spill, "a Spill needs at least one"),
+        (Else, "an Else needs at least one"),
+        (lambda: wire.bmtake(take(1), timeout=0), "timeout must be at least"),
+        (lambda: wire.bmtake(take(1), timeout=1, weight=2), "weight needs flow"),
+        (lambda: wire.bmtake(take(1), timeout=1, flow="f", weight=0), "weight must be at least 1"),
+        (lambda: wire.bmtake(take(1), timeout=1, maxlen=-1), "maxlen must be at least 0"),
+        (lambda: Once("k", period=0), "period must be at least"),
+        (lambda: Once("k", period=1, tries=0), "tries must be at least 1"),
         # What the server refuses, the fakes and Local refuse too.
         (lambda: Rate(2**63, per=10**6), "count must be at least 1 and at most"),
         (lambda: Rate(2000, per=1e-6), "count must be at least 1 and at most 1000"),
@@ -182,17 +195,17 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: Hold("h", 7, 1), "owner must be str or bytes, not 7"),
         (lambda: Once("o", "600"), "period must be seconds or a timedelta, not '600'"),
         (lambda: Once("o", 600, tries="5"), "tries must be a whole number, not '5'"),
+        (lambda: Account(AsyncFakeCell(), take, holds="h"), "Account needs a Cell or a Guard, not AsyncFake"),
+        (lambda: AsyncAccount(FakeCell(), take, holds="h"), "AsyncAccount needs an AsyncCell"),
         (lambda: Account(FakeCell(), 5, holds="h"), "pools must be a function, not 5"),
         (lambda: Account(FakeCell(), take, holds=5), "holds must be str or bytes, not 5"),
         (lambda: Account(FakeCell(), lambda n: 5, holds="h").peek(), "a limiter of a call must be Take, Spill or Else"),
         (lambda: Account(FakeCell(), take, holds="h").hold("5").__enter__(), "quantity must be a whole number"),
         (lambda: Account(FakeCell(), take, holds="h").hold(5).used("5"), "quantity must be a whole number, not '5'"),
-        (lambda: Budget(FakeCell(), "r", tokens="5"), "tokens must be a whole number, not '5'"),
         (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=0.8), "warn_at must be several shares, not 0.8"),
         (lambda: Budget(FakeCell(), "r", tokens=5, warn_at="8"), "warn_at must be several shares, not '8'"),
         (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=["8"]), "a share of warn_at must be float or int, not '8'"),
         (lambda: Budget(FakeCell(), "r", tokens=5, on_warning="x"), "on_warning must be a function, not 'x'"),
-        (lambda: Budget(FakeCell(), "r", tokens=5, tools=5), "tools must be several names, not 5"),
         (lambda: Budget(FakeCell(), "r", tokens=5, idle="x"), "idle must be seconds or a timedelta, not 'x'"),
         (lambda: Local(share="4"), "share must be a whole number, not '4'"),
         (lambda: Local(share=4, ask_again="1"), "ask_again must be seconds or a timedelta, not '1'"),
@@ -236,19 +249,17 @@ YEARS: dict[str, tuple[int, int, Callable[[float], Call[Any]]]] = {
 
 @pytest.mark.parametrize("name", YEARS)
 def test_a_time_that_ends_too_late_is_refused_here_as_there(
-    server: servers.Server, name: str, monkeypatch: pytest.MonkeyPatch
+    blocking: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last, times, build = YEARS[name]
     most = (last / 1_000_000 - time.time()) / times
-    with server.admin as admin:
-        admin.flushall()
-        assert Cell(admin).run(build(most - 3600))
-        with pytest.raises(ValueError, match=r"to the year 22\d\d, not"):
-            build(most + 3600)
-        monkeypatch.setattr("redis_cell.times._time.time_ns", lambda: 0)
-        admin.flushall()
-        with pytest.raises(redis.ResponseError, match=r"must be an integer|out of range"):
-            Cell(admin).run(build(most + 3600))
+    assert Cell(blocking).run(build(most - 3600))
+    with pytest.raises(ValueError, match=r"to the year 22\d\d, not"):
+        build(most + 3600)
+    monkeypatch.setattr("redis_cell.times._time.time_ns", lambda: 0)
+    blocking.flushall()
+    with pytest.raises(redis.ResponseError, match=r"must be an integer|out of range"):
+        Cell(blocking).run(build(most + 3600))
 
 
 @pytest.mark.parametrize("key", [None, 7, ["k"]])

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import redis
 import redis.asyncio
 
 import servers
+from conftest import awaited
 from redis_cell import (
     AsyncBudget,
     AsyncCell,
@@ -24,22 +24,17 @@ from redis_cell import (
     BudgetWarning,
     Cell,
     FailClosed,
-    Guard,
     RateLimited,
 )
 from redis_cell.testing import FakeCell
-from test_accounts import Way, library, way
+from test_accounts import Way, way
 
-__all__ = ["library", "way"]
+__all__ = ["way"]
 
 
 def budget_of(way: Way, **options: Any) -> Any:
-    kind: Any = AsyncBudget if way.awaited else Budget
+    kind: Any = AsyncBudget if way.is_async else Budget
     return kind(way.cell, "run:4", **{"tokens": 10_000, "dollars": "3.00", **options})
-
-
-async def value(way: Way, answer: Any) -> Any:
-    return await answer if way.awaited else answer
 
 
 async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
@@ -47,8 +42,8 @@ async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
     child = budget.child("subagent", tokens=4000, steps=5)
     deeper = child.child("planner", tokens=1000)
     async with way.block(deeper.step("search", tokens=800, dollars="0.10")) as step:
-        assert await value(way, budget.left()) == {"tokens": 9200, "dollars": Decimal("2.9")}
-        assert await value(way, deeper.left()) == {"tokens": 200, "dollars": Decimal("2.9"), "steps": 4}
+        assert await awaited(budget.left()) == {"tokens": 9200, "dollars": Decimal("2.9")}
+        assert await awaited(deeper.left()) == {"tokens": 200, "dollars": Decimal("2.9"), "steps": 4}
         step.used(tokens=300, dollars="0.0123456")
         step.used(tokens=400)
     async with way.block(budget.step("search", tokens=100)) as step:
@@ -56,20 +51,19 @@ async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
     for asks, tool in ((budget, "subagent/a%2F"), (child, "a/"), (child, "a%2F")):
         async with way.block(asks.step(tool, tokens=0)):
             pass
-    assert await value(way, budget.left()) == {"tokens": 9250, "dollars": Decimal("2.487654")}
-    assert await value(way, child.left()) == {"tokens": 3300, "dollars": Decimal("2.487654"), "steps": 2}
+    assert await awaited(budget.left()) == {"tokens": 9250, "dollars": Decimal("2.487654")}
+    assert await awaited(child.left()) == {"tokens": 3300, "dollars": Decimal("2.487654"), "steps": 2}
     rows = {
         "search": {"tokens": 50, "dollars": Decimal("0.5")},
         "subagent/planner/search": {"tokens": 700, "dollars": Decimal("0.012346")},
         # A slash in the name of a tool is no child.
         **{key: {"tokens": 0, "dollars": 0} for key in ("subagent%2Fa%252F", "subagent/a%2F", "subagent/a%252F")},
     }
-    assert await value(way, budget.used()) == rows
-    assert (await value(way, child.used()))["planner/search"] == {**rows["subagent/planner/search"], "steps": 1}
+    assert await awaited(budget.used()) == rows
+    assert (await awaited(child.used()))["planner/search"] == {**rows["subagent/planner/search"], "steps": 1}
     for tokens, whose, left in ((400, deeper, 300), (3301, child, 3300), (9251, budget, 9250)):
-        asks = deeper if whose is deeper else whose
         with pytest.raises(BudgetExceeded) as refusal:
-            async with way.block(asks.step("fetch", tokens=tokens)):
+            async with way.block(whose.step("fetch", tokens=tokens)):
                 raise AssertionError("there are too few")
         exceeded = pickle.loads(pickle.dumps(refusal.value))
         assert (exceeded.budget, exceeded.unit, exceeded.left, exceeded.step) == (whose.name, "tokens", left, "fetch")
@@ -88,12 +82,12 @@ async def test_a_loop_ends_with_its_budget(way: Way) -> None:
                         raise KeyError
             except KeyError:
                 pass
-    assert number == 4 and await value(way, budget.left()) == {"tokens": 80, "dollars": 3, "steps": 0}
+    assert number == 4 and await awaited(budget.left()) == {"tokens": 80, "dollars": 3, "steps": 0}
     dear = budget.child("dear", dollars="0.01")
     with pytest.raises(BudgetExceeded):
         async with way.block(dear.step("x")):
             pass
-    other = (AsyncBudget if way.awaited else Budget)(way.cell, "run:5", dollars="0.01")  # type: ignore[arg-type]
+    other = (AsyncBudget if way.is_async else Budget)(way.cell, "run:5", dollars="0.01")  # type: ignore[arg-type]
     async with way.block(other.step("x")) as step:
         step.used(dollars=0.02)
     with pytest.raises(BudgetExceeded, match="more dollars than the budget 'run:5' has: 0 left"):
@@ -101,28 +95,26 @@ async def test_a_loop_ends_with_its_budget(way: Way) -> None:
             pass
 
 
-def test_a_warning_comes_once(server: servers.Server) -> None:
+def test_a_warning_comes_once(blocking: redis.Redis) -> None:
     """Two processes, and holds that pass the threshold and go back."""
-    with server.admin as admin, redis.Redis(port=server.port) as client:
-        admin.flushall()
-        warnings = list[BudgetWarning]()
-        one, two = (
-            Budget(Cell(client), "run:4", tokens=1000, warn_at=(0.5, 0.8), on_warning=warnings.append) for _ in range(2)
-        )
-        for budget, asked, used, seen in (
-            (one, 900, 100, []),
-            (two, 600, 399, []),
-            (one, 300, 1, [(0.5, 500)]),
-            (two, 100, 1, [(0.5, 500)]),
-            (two, 499, 498, [(0.5, 500), (0.8, 1)]),
-            (one, 1, 1, [(0.5, 500), (0.8, 1)]),
-        ):
-            with budget.step("search", tokens=asked) as step:
-                step.used(tokens=used)
-            assert [(warning.share, warning.left) for warning in warnings] == seen
-        assert str(warnings[1]) == "the budget 'run:4' has used 80% of its tokens: 1 of 1000 left"
-        assert 86_000 < admin.ttl("{run:4}:tokens") <= 86_400
-        assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
+    warnings = list[BudgetWarning]()
+    one, two = (
+        Budget(Cell(blocking), "run:4", tokens=1000, warn_at=(0.5, 0.8), on_warning=warnings.append) for _ in range(2)
+    )
+    for budget, asked, used, seen in (
+        (one, 900, 100, []),
+        (two, 600, 399, []),
+        (one, 300, 1, [(0.5, 500)]),
+        (two, 100, 1, [(0.5, 500)]),
+        (two, 499, 498, [(0.5, 500), (0.8, 1)]),
+        (one, 1, 1, [(0.5, 500), (0.8, 1)]),
+    ):
+        with budget.step("search", tokens=asked) as step:
+            step.used(tokens=used)
+        assert [(warning.share, warning.left) for warning in warnings] == seen
+    assert str(warnings[1]) == "the budget 'run:4' has used 80% of its tokens: 1 of 1000 left"
+    assert 86_000 < blocking.ttl("{run:4}:tokens") <= 86_400
+    assert all(blocking.ttl(key) > 0 for key in blocking.scan_iter())
 
 
 def test_a_warning_that_fails_changes_no_charge(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,64 +130,58 @@ def test_a_warning_that_fails_changes_no_charge(caplog: pytest.LogCaptureFixture
         step.used(tokens=1)
 
 
-async def test_agents_in_parallel_never_overspend(server: servers.Server) -> None:
-    async with redis.asyncio.Redis(port=server.port) as client:
-        await client.flushall()
-        budgets = [AsyncBudget(AsyncCell(client), "run:4", tokens=1000) for _ in range(20)]
-        most = 0
+async def test_agents_in_parallel_never_overspend(client: redis.asyncio.Redis) -> None:
+    budgets = [AsyncBudget(AsyncCell(client), "run:4", tokens=1000) for _ in range(20)]
+    most = 0
 
-        async def agent(budget: AsyncBudget, used: int) -> int:
-            nonlocal most
-            done = 0
-            while True:
-                try:
-                    async with budget.step("search", tokens=30) as step:
-                        most = max(most, int(await client.get("{run:4}:tokens")))
-                        step.used(tokens=used)
-                        done += used
-                except BudgetExceeded:
-                    return done
+    async def agent(budget: AsyncBudget, used: int) -> int:
+        nonlocal most
+        done = 0
+        while True:
+            try:
+                async with budget.step("search", tokens=30) as step:
+                    most = max(most, int(await client.get("{run:4}:tokens")))
+                    step.used(tokens=used)
+                    done += used
+            except BudgetExceeded:
+                return done
 
-        done = await asyncio.gather(*(agent(budget, 7 + number) for number, budget in enumerate(budgets)))
-        assert sum(done) == int(await client.get("{run:4}:tokens")) <= most <= 1000
-        assert sum(row["tokens"] for row in (await budgets[0].used()).values()) == sum(done)
+    done = await asyncio.gather(*(agent(budget, 7 + number) for number, budget in enumerate(budgets)))
+    assert sum(done) == int(await client.get("{run:4}:tokens")) <= most <= 1000
+    assert sum(row["tokens"] for row in (await budgets[0].used()).values()) == sum(done)
 
 
-def test_what_a_process_that_is_killed_has_held_comes_back_after_the_period(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
+def test_what_a_process_that_is_killed_has_held_comes_back_after_the_period(
+    server: servers.Server, blocking: redis.Redis
+) -> None:
+    def child(client: redis.Redis) -> Budget:
+        return Budget(Cell(client), "run:4", tokens=1000, period=1).child("subagent", tokens=700)
 
-        def child(client: redis.Redis) -> Budget:
-            return Budget(Cell(client), "run:4", tokens=1000, period=1).child("subagent", tokens=700)
-
-        def dies() -> None:
-            with redis.Redis(port=server.port) as client:
-                child(client).step("search", tokens=600).__enter__()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        assert not servers.in_child(dies)
-        keys = ("{run:4}:tokens", "{run:4}/subagent:tokens")
-        assert admin.mget(*keys) == ["600", "600"]
+    def dies() -> None:
         with redis.Redis(port=server.port) as client:
-            left = child(client)
-            servers.wait_until(lambda: left.left() == {"tokens": 700})
-            with left.step("search", tokens=700) as step:
-                step.used(tokens=650)
-            assert admin.mget(*keys) == ["650", "650"] and left.used() == {"search": {"tokens": 650}}
-            assert not admin.exists("{run:4}:holds")
+            child(client).step("search", tokens=600).__enter__()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not servers.in_child(dies)
+    keys = ("{run:4}:tokens", "{run:4}/subagent:tokens")
+    assert blocking.mget(*keys) == ["600", "600"]
+    left = child(blocking)
+    servers.wait_until(lambda: left.left() == {"tokens": 700})
+    with left.step("search", tokens=700) as step:
+        step.used(tokens=650)
+    assert blocking.mget(*keys) == ["650", "650"] and left.used() == {"search": {"tokens": 650}}
+    assert not blocking.exists("{run:4}:holds")
 
 
-def test_limits_of_one_name_may_differ_and_each_process_has_its_own(server: servers.Server) -> None:
-    with server.admin as admin, redis.Redis(port=server.port) as client:
-        admin.flushall()
-        small, large = (Budget(Cell(client), "run:4", tokens=tokens) for tokens in (100, 300))
-        with small.step("search", tokens=100):
-            pass
-        with large.step("search", tokens=150):
-            pass
-        assert (small.left(), large.left()) == ({"tokens": 0}, {"tokens": 50})
-        with pytest.raises(BudgetExceeded, match="more tokens than the budget 'run:4' has: 0 left"):
-            small.step("search", tokens=1).__enter__()
+def test_limits_of_one_name_may_differ_and_each_process_has_its_own(blocking: redis.Redis) -> None:
+    small, large = (Budget(Cell(blocking), "run:4", tokens=tokens) for tokens in (100, 300))
+    with small.step("search", tokens=100):
+        pass
+    with large.step("search", tokens=150):
+        pass
+    assert (small.left(), large.left()) == ({"tokens": 0}, {"tokens": 50})
+    with pytest.raises(BudgetExceeded, match="more tokens than the budget 'run:4' has: 0 left"):
+        small.step("search", tokens=1).__enter__()
 
 
 def test_mistakes_are_named() -> None:
@@ -238,24 +224,18 @@ def test_mistakes_are_named() -> None:
             mistake()
 
 
-async def test_a_guard_logs_what_the_page_of_errors_says(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_the_server_a_budget_is_what_the_guard_says(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says it as the page of errors does."""
     with servers.running() as server:
         async with redis.asyncio.Redis(port=server.port) as client:
             guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed(), timeout=0.5)
+            budget = AsyncBudget(guard, "run:4", tokens=100)
+            async with budget.step("search", tokens=100) as step:
+                step.used(tokens=1)
             server.freeze()
-            with pytest.raises(RateLimited):
-                await AsyncBudget(guard, "run:4", tokens=1).step("search").__aenter__()
+            with pytest.raises(RateLimited, match="the server is unavailable, so the step 'search'"):
+                await budget.step("search").__aenter__()
             server.thaw()
     (record,) = caplog.records
     said = record.message.removeprefix("the server is unavailable, and FailClosed decides: ")
-    assert f"`{said}`" in (Path(__file__).parents[3] / "docs/errors.md").read_text()
-
-
-def test_without_the_server_a_budget_is_what_the_guard_says() -> None:
-    with servers.running() as server, redis.Redis(port=server.port, retry=None) as client:
-        budget = Budget(Guard(Cell(client), when_unavailable=FailClosed()), "run:4", tokens=100)
-        with budget.step("search", tokens=100) as step:
-            step.used(tokens=1)
-        server.stop()
-        with pytest.raises(RateLimited, match="the server is unavailable, so the step 'search'"):
-            budget.step("search", tokens=1).__enter__()
+    assert f"`{said}`" in (servers.REPOSITORY / "docs/errors.md").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -266,9 +265,3 @@ async def test_errors_of_the_server_are_raised(cell: Any, server: servers.Server
     with pytest.raises(Exception, match="UNTIL must be an integer"):
         await cell.fixed("past", Fixed(5, until=datetime(2000, 1, 1, tzinfo=timezone.utc)))
     assert await cell.throttle("fine", Rate.per_minute(1))
-
-
-async def test_concurrent_calls_share_one_budget(cell: Any) -> None:
-    rate = Rate(10, per=1000)
-    answers = await asyncio.gather(*(cell.throttle("shared", rate) for _ in range(50)))
-    assert sum(answer.admitted for answer in answers) == 10

@@ -30,15 +30,11 @@ WORKERS = 3
 
 @pytest.fixture
 def limited(server: servers.Server) -> Iterator[str]:
-    with server.admin as admin:
-        admin.flushall()
     with serving(made(server.port, FailClosed())) as url:
         yield url
 
 
 def test_several_processes_share_a_limit(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
     port = servers.free_port()
     command = [sys.executable, "-m", "uvicorn", "limited_app:app", "--workers", str(WORKERS), "--port", str(port)]
     environment = {**os.environ, "REDIS_PORT": str(server.port)}
@@ -96,8 +92,6 @@ def test_of_several_limits_the_one_with_the_least_left_is_told(
     server: servers.Server, wrapped: bool, order: int
 ) -> None:
     """By two dependencies, with a middleware or without it, and beside a field of the application."""
-    with server.admin as admin:
-        admin.flushall()
     cell, app = AsyncCell(redis.asyncio.Redis(port=server.port)), FastAPI()
     limits = [RateLimit(cell, Log(count, per=60), prefix=f"least{count}") for count in (5, 9)][::order]
 
@@ -168,18 +162,14 @@ async def test_requests_wait_for_their_turn_and_block_nobody(limited: str) -> No
 
 async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(server: servers.Server) -> None:
     with server.admin as admin, serving(waiting(server.port)) as url:
-        admin.flushall()
         async with httpx.AsyncClient(headers={"x-user": "ann"}, timeout=30) as client:
             assert (await client.post(url, content=b"one")).text == "one"
             leaving = asyncio.ensure_future(client.post(url, content=b"two"))
-            while not server.counted("blocked_clients"):
-                await asyncio.sleep(0.01)
+            await servers.until(lambda: server.counted("blocked_clients") == 1)
             staying = asyncio.ensure_future(client.post(url, content=b"three" * 100_000))
-            while server.counted("blocked_clients") < 2:
-                await asyncio.sleep(0.01)
+            await servers.until(lambda: server.counted("blocked_clients") == 2)
             leaving.cancel()
-            while server.counted("blocked_clients") > 1:
-                await asyncio.sleep(0.01)
+            await servers.until(lambda: server.counted("blocked_clients") == 1)
             admin.delete("{waiting:ann}:waiting")
             assert (await staying).text == "three" * 100_000
             assert not server.counted("blocked_clients")

@@ -52,8 +52,8 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def running(server: servers.Server) -> Iterator[Servers]:
-    found = Servers(server)
+def running(shared_server: servers.Server) -> Iterator[Servers]:
+    found = Servers(shared_server)
     try:
         servers.wait_until(lambda: all(_answers(port) for port in found.ports))
         yield found
@@ -70,10 +70,8 @@ def _answers(port: int) -> bool:
 
 
 @pytest.fixture
-def mcp(running: Servers) -> Iterator[Servers]:
-    with running.admin as admin:
-        admin.flushall()
-        yield running
+def mcp(running: Servers, server: servers.Server) -> Servers:
+    return running
 
 
 async def called(client: Client[Any], tool: str, **arguments: Any) -> Any:
@@ -150,25 +148,17 @@ async def test_places_are_waited_for(mcp: Servers) -> None:
         assert admin.zcard("{mcp}:busy:render") == 0
 
 
-async def test_a_client_that_loops_delays_its_own_calls(mcp: Servers) -> None:
+async def test_a_client_that_loops_delays_its_own_calls(mcp: Servers, server: servers.Server) -> None:
     with mcp.admin as admin:
         admin.execute_command("CL.ACQUIRE", "{mcp}:one:", 1, 600, "somebody")
         async with mcp.client(0, "loop", "waits") as loop, mcp.client(1, "bob", "waits") as sibling:
             calls = [asyncio.ensure_future(loop.call_tool("turn", {"name": "loop"})) for _ in range(20)]
-            await until(lambda: blocked(admin) == 20)
+            await servers.until(lambda: server.counted("blocked_clients") == 20)
             calls.append(asyncio.ensure_future(sibling.call_tool("turn", {"name": "bob"})))
-            await until(lambda: blocked(admin) == 21)
+            await servers.until(lambda: server.counted("blocked_clients") == 21)
             admin.delete("{mcp}:one:")
             await asyncio.gather(*calls)
         assert admin.lrange("turns", 0, -1).index("bob") <= 1
-
-
-def blocked(admin: redis.Redis) -> int:
-    return int(admin.info("redis-cell")["redis-cell_blocked_clients"])
-
-
-async def until(condition: Any) -> None:
-    await asyncio.to_thread(servers.wait_until, condition)
 
 
 async def test_costs_are_what_tools_report(mcp: Servers) -> None:
@@ -242,7 +232,7 @@ async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: 
 @pytest.mark.parametrize("cost", [None, 2])
 @pytest.mark.parametrize("by_scope", [False, True])
 async def test_a_call_that_is_cancelled_at_any_point_leaves_nothing(
-    server: servers.Server, cost: int | None, timeout: int, by_scope: bool
+    client: redis.asyncio.Redis, cost: int | None, timeout: int, by_scope: bool
 ) -> None:
     context = MiddlewareContext[Any](message=CallToolRequestParams(name="search"))
     finished, outcomes = set[int](), set[bool]()
@@ -257,24 +247,21 @@ async def test_a_call_that_is_cancelled_at_any_point_leaves_nothing(
             await limits.on_call_tool(context, tool)
         return scope.cancelled_caught
 
-    async with redis.asyncio.Redis(port=server.port) as client:
-        rules = {"busy": Rule(Places(3), per="server")} | (
-            {"costs": Rule(Fixed(10, per=3600), cost=cost)} if cost else {}
-        )
-        cell = AsyncCell(client, pipelined=not timeout)
-        limits = RateLimits(cell, rules, timeout=timeout, client=lambda context: "ann")
-        for passes in range(61):
-            await client.flushall()
-            scope = anyio.CancelScope()
-            task = asyncio.ensure_future(call(limits, scope))
-            for _ in range(passes):
-                await asyncio.sleep(0)
-            if passes < 60:
-                scope.cancel() if by_scope else task.cancel()
-            await asyncio.wait([task])
-            outcomes.add(task.cancelled() or task.result())
-            left = {row["name"]: row["remaining"] for row in await limits.limits(context)}
-            assert left == {"busy": 3} | ({"costs": 8 if passes in finished else 10} if cost else {}), passes
+    rules = {"busy": Rule(Places(3), per="server")} | ({"costs": Rule(Fixed(10, per=3600), cost=cost)} if cost else {})
+    cell = AsyncCell(client, pipelined=not timeout)
+    limits = RateLimits(cell, rules, timeout=timeout, client=lambda context: "ann")
+    for passes in range(61):
+        await client.flushall()
+        scope = anyio.CancelScope()
+        task = asyncio.ensure_future(call(limits, scope))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        if passes < 60:
+            scope.cancel() if by_scope else task.cancel()
+        await asyncio.wait([task])
+        outcomes.add(task.cancelled() or task.result())
+        left = {row["name"]: row["remaining"] for row in await limits.limits(context)}
+        assert left == {"busy": 3} | ({"costs": 8 if passes in finished else 10} if cost else {}), passes
     assert outcomes == {True, False}
 
 

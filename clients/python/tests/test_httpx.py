@@ -40,10 +40,8 @@ def upstream() -> Iterator[Upstream]:
 
 
 @pytest.fixture
-def cell(server: servers.Server) -> Iterator[Cell]:
-    with server.admin as admin, redis.Redis(port=server.port, socket_timeout=5) as client:
-        admin.flushall()
-        yield Cell(client)
+def cell(blocking: redis.Redis) -> Cell:
+    return Cell(blocking)
 
 
 def openai_client(cell: Any, upstream: Upstream, rate: Rate | None, retries: int = 0, **options: Any) -> openai.OpenAI:
@@ -58,8 +56,6 @@ def ask(client: openai.OpenAI) -> Any:
 @pytest.mark.parametrize("ways", [["openai", "anthropic"], ["langchain"] * 2], ids=["SDKs", "LangChain"])
 def test_all_workers_together_stay_within_the_limit(server: servers.Server, ways: list[str]) -> None:
     limit, period, calls = 20, 1, 16
-    with server.admin as admin:
-        admin.flushall()
     with serving(Upstream(limit, period)) as upstream:
         command = [sys.executable, str(Path(__file__).parent / "worker.py")]
         arguments = [upstream.url, str(server.port), str(calls), str(limit), str(period)]
@@ -70,20 +66,17 @@ def test_all_workers_together_stay_within_the_limit(server: servers.Server, ways
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
-async def test_both_libraries_take_the_transports(
-    server: servers.Server, cell: Cell, upstream: Upstream, library: str
-) -> None:
+async def test_both_libraries_take_the_transports(client: Any, cell: Cell, upstream: Upstream, library: str) -> None:
     httpx = importlib.import_module(library)
     rate = Rate(2, per=3600)
     transport = Transport(cell, "upstream", rate, max_wait=0)
-    with httpx.Client(transport=transport) as client:
-        assert client.get(upstream.url).status_code == 200
-    async with redis.asyncio.Redis(port=server.port) as other:
-        inner = httpx.AsyncHTTPTransport()
-        paced = AsyncTransport(AsyncCell(other), "upstream", rate, max_wait=0, transport=inner)
-        async with httpx.AsyncClient(transport=paced) as client:
-            assert (await client.get(upstream.url)).status_code == 200
-            refused = await client.get(upstream.url)
+    with httpx.Client(transport=transport) as http:
+        assert http.get(upstream.url).status_code == 200
+    inner = httpx.AsyncHTTPTransport()
+    paced = AsyncTransport(AsyncCell(client), "upstream", rate, max_wait=0, transport=inner)
+    async with httpx.AsyncClient(transport=paced) as http:
+        assert (await http.get(upstream.url)).status_code == 200
+        refused = await http.get(upstream.url)
     assert refused.status_code == 429
     assert 1700 <= int(refused.headers["retry-after"]) <= 1800
     assert len(upstream.seen) == 2
@@ -204,14 +197,12 @@ def test_slow_responses_do_not_slow_the_workers_down(cell: Cell, upstream: Upstr
 
 
 async def test_a_request_that_is_cancelled_behind_its_reply_leaves_its_connection(
-    server: servers.Server, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+    client: Any, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1))
-    async with redis.asyncio.Redis(port=server.port) as client:
-        await client.flushall()
-        transport = AsyncTransport(AsyncCell(client), "upstream", Rate(1000, per=1), transport=inner)
-        upstream.faults.append((429, {"retry-after-ms": "1"}))
-        await leaves_its_connection(upstream, transport, "CL.PAUSE", monkeypatch)
+    transport = AsyncTransport(AsyncCell(client), "upstream", Rate(1000, per=1), transport=inner)
+    upstream.faults.append((429, {"retry-after-ms": "1"}))
+    await leaves_its_connection(upstream, transport, "CL.PAUSE", monkeypatch)
 
 
 def test_the_times_in_headers_are_read() -> None:
@@ -243,7 +234,7 @@ def test_a_guard_decides_without_the_server(upstream: Upstream, choice: Any, adm
         assert len(upstream.seen) == 1 + admitted
 
 
-async def test_the_limiter_of_langchain(server: servers.Server, cell: Cell) -> None:
+async def test_the_limiter_of_langchain(client: Any, cell: Cell) -> None:
     limiter = RateLimiter(cell, "chain", NEVER, timeout=0.05)
     assert limiter.acquire(blocking=False)
     assert not limiter.acquire(blocking=False)
@@ -252,11 +243,10 @@ async def test_the_limiter_of_langchain(server: servers.Server, cell: Cell) -> N
         limiter.acquire()
     with pytest.raises(TimeoutError):
         await limiter.aacquire()
-    async with redis.asyncio.Redis(port=server.port) as client:
-        both = RateLimiter(cell, "both", Rate(1, per=0.2), async_cell=AsyncCell(client))
-        begun = time.monotonic()
-        await asyncio.gather(*(both.aacquire() for _ in range(3)))
-        assert time.monotonic() - begun >= 0.4
+    both = RateLimiter(cell, "both", Rate(1, per=0.2), async_cell=AsyncCell(client))
+    begun = time.monotonic()
+    await asyncio.gather(*(both.aacquire() for _ in range(3)))
+    assert time.monotonic() - begun >= 0.4
 
 
 def test_calls_are_spans(cell: Cell) -> None:
@@ -267,13 +257,9 @@ def test_calls_are_spans(cell: Cell) -> None:
     cell.mtake(Take(b"\xff", NEVER), Take("a", NEVER))
     cell.charge("a", NEVER)
     with pytest.raises(redis.ResponseError):
-        cell.run(cell_call("a"))
+        cell.run(Call("CL.NOTHING", "a", (), int))
     spans = exporter.get_finished_spans()
     seen = [(span.name, dict(span.attributes or {}).get("redis_cell.admitted"), span.status.is_ok) for span in spans]
     names = ["CL.THROTTLE", "CL.MTAKE", "CL.CHARGE", "CL.NOTHING"]
     assert seen == list(zip(names, [True, False, None, None], [True, True, True, False], strict=True))
     assert (spans[0].attributes or {})["redis_cell.decided_by"] == "server"
-
-
-def cell_call(key: str) -> Call[Any]:
-    return Call("CL.NOTHING", key, (), int)

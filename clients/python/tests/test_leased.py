@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import math
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,67 +20,51 @@ from redis.retry import Retry
 
 import redis_cell.leased as leased_module
 import servers
-from conftest import close
+from conftest import PATIENCE, close
 from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate, Verdict, Window
 
 LONG = 3600.0
-PATIENCE = 10.0
-"""How long the tests wait for an answer, which is late on a busy machine, in seconds."""
 RATE = Rate.per_day(100)
+THREADS = concurrent.futures.ThreadPoolExecutor(64)
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def server(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> servers.Server:
     """For tests in which the server answers."""
     monkeypatch.setattr(leased_module, "_TIMEOUT", PATIENCE)
-
-
-@pytest.fixture
-def server(patient: None) -> Iterator[servers.Server]:
-    with servers.running() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: servers.Server) -> AsyncIterator[redis.asyncio.Redis]:
-    client = redis.asyncio.Redis(port=server.port, socket_timeout=PATIENCE)
-    yield client
-    await close(client, "asyncio")
-
-
-@pytest.fixture
-def blocking(server: servers.Server) -> Iterator[redis.Redis]:
-    with redis.Redis(port=server.port, decode_responses=True, socket_timeout=PATIENCE) as client:
-        yield client
-
-
-@pytest.fixture(params=["asyncio", "threads"])
-def leased(client: Any, blocking: redis.Redis, request: pytest.FixtureRequest) -> Any:
-    """Makes an AsyncLeased, or a Leased whose methods are awaited, each in a thread."""
-
-    def make(limit: Any, least: int, most: int, hold: float = LONG, **options: Any) -> Any:
-        if request.param == "asyncio":
-            return AsyncLeased(AsyncCell(client), limit, least=least, most=most, hold=hold, **options)
-        return Threaded(Leased(Cell(blocking), limit, least=least, most=most, hold=hold, **options))
-
-    return make
+    return server
 
 
 class Threaded:
     """A Leased with the methods of an AsyncLeased. Each call is made by a thread."""
 
     def __init__(self, leased: Leased) -> None:
-        self.leased, self.pool = leased, concurrent.futures.ThreadPoolExecutor(64)
+        self.leased = leased
 
     @property
     def keys_in_use(self) -> int:
         return self.leased.keys_in_use
 
     async def take(self, key: str, quantity: int = 1) -> Verdict:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, self.leased.take, key, quantity)
+        return await asyncio.get_running_loop().run_in_executor(THREADS, self.leased.take, key, quantity)
 
     async def give_back(self) -> None:
         await asyncio.to_thread(self.leased.give_back)
+
+
+WAYS = ["asyncio", "threads"]
+
+
+def made(way: str, client: Any, limit: Any, least: int, most: int, hold: float = LONG, **options: Any) -> Any:
+    """Makes an AsyncLeased, or a Leased whose methods are awaited."""
+    if way == "asyncio":
+        return AsyncLeased(AsyncCell(client), limit, least=least, most=most, hold=hold, **options)
+    return Threaded(Leased(Cell(client), limit, least=least, most=most, hold=hold, **options))
+
+
+@pytest.fixture(params=WAYS)
+def leased(client: Any, blocking: redis.Redis, request: pytest.FixtureRequest) -> Any:
+    return functools.partial(made, request.param, client if request.param == "asyncio" else blocking)
 
 
 def left(client: Any, key: str = "hot") -> int:
@@ -229,22 +215,32 @@ async def spent(own: list[Any]) -> int:
     return units
 
 
-async def test_a_server_that_does_not_answer_ends_the_giving_back_and_the_direct_calls() -> None:
-    """Each of these calls waits for half a second at most, and giving back for one of them."""
+@asynccontextmanager
+async def of_a_server(way: str, *arguments: Any, **options: Any) -> AsyncIterator[tuple[servers.Server, Any]]:
+    """A server that will not answer, and what leases its units. A client for threads has a timeout of its own."""
     with servers.running() as server:
-        client = redis.asyncio.Redis(port=server.port)
-        leased = AsyncLeased(AsyncCell(client), RATE, least=5, most=10, hold=LONG, keys=20)
+        if way == "asyncio":
+            client: Any = redis.asyncio.Redis(port=server.port)
+        else:
+            client = redis.Redis(port=server.port, socket_timeout=2, retry=Retry(NoBackoff(), 0))
+        yield server, made(way, client, *arguments, **options)
+        await close(client, "asyncio" if way == "asyncio" else "sync")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_that_does_not_answer_ends_the_giving_back_and_the_direct_calls(way: str) -> None:
+    """Each direct call waits for half a second at most, and giving back for one call."""
+    async with of_a_server(way, RATE, 5, 10, keys=20) as (server, one):
         for key in range(20):
-            assert await leased.take(str(key))
+            assert await one.take(str(key))
         server.freeze()
         started = time.monotonic()
-        await leased.give_back()
+        await one.give_back()
         for key, quantity in (("other", 1), ("0", 11)):
-            with pytest.raises(asyncio.TimeoutError):
-                await leased.take(key, quantity)
+            with pytest.raises((TimeoutError, asyncio.TimeoutError)):
+                await one.take(key, quantity)
         assert time.monotonic() - started < 5
         server.thaw()
-        await close(client, "asyncio")
 
 
 async def test_what_is_given_back_to_a_key_of_another_type_ends_nothing(client: Any, blocking: redis.Redis) -> None:
@@ -279,18 +275,17 @@ async def test_a_caller_that_gives_up_takes_nothing(client: Any) -> None:
         assert await leased.take("hot")
 
 
-async def test_a_server_that_does_not_answer_is_an_error_that_is_remembered() -> None:
-    with servers.running() as server:
-        client = redis.asyncio.Redis(port=server.port, socket_timeout=0.2)
-        leased = AsyncLeased(AsyncCell(client), Rate.per_second(1000), least=10, most=10, hold=LONG)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_that_is_gone_is_an_error_that_is_remembered_and_does_not_grow(way: str) -> None:
+    async with of_a_server(way, Rate.per_second(1000), 10, 10) as (server, one):
         server.stop()
         # The pause doubles with each attempt; within it, no attempt is made.
-        deadline = time.monotonic() + 60
+        deadline, lengths = time.monotonic() + 60, set[int]()
         for _ in range(300):
-            with pytest.raises((redis.ConnectionError, asyncio.TimeoutError)):
-                await leased.take("hot")
-            assert time.monotonic() < deadline
-        await close(client, "asyncio")
+            with pytest.raises((redis.ConnectionError, asyncio.TimeoutError)) as caught:
+                await one.take("hot")
+            lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+        assert time.monotonic() < deadline and max(lengths) < 50
 
 
 async def test_a_key_of_another_type_is_an_error(client: Any) -> None:
@@ -309,39 +304,19 @@ def test_bad_numbers_are_errors(kind: Any, least: int, most: int, hold: float) -
         Leased(Cell(redis.Redis()), RATE, least=1, most=10, hold=1).take("hot", -1)
 
 
-class Threads:
-    """The same with threads: each call of `run` starts one, and `results` waits for all."""
-
-    def __init__(self) -> None:
-        self.pool = concurrent.futures.ThreadPoolExecutor(64)
-        self.futures: list[concurrent.futures.Future[Any]] = []
-
-    def run(self, work: Callable[[], Any]) -> None:
-        self.futures.append(self.pool.submit(work))
-
-    def results(self) -> list[Any]:
-        return [future.result(30) for future in self.futures]
-
-
-def test_threads_are_served_in_order(blocking: Any) -> None:
+def test_threads_are_served_in_order(server: servers.Server, blocking: redis.Redis) -> None:
     """The server is frozen until all of them wait."""
-    with servers.running() as server:
-        client = redis.Redis(port=server.port)
-        client.ping()
-        leased = Leased(Cell(client), Rate.per_day(100, burst=9), least=10, most=10, hold=LONG)
-        threads = Threads()
-        waiting = leased._shares
-        server.freeze()
-        for place in range(10):
-            threads.run(lambda: leased.take("hot"))
-            servers.wait_until(lambda place=place: "hot" in waiting and len(waiting["hot"].waiting) == place + 1)
-        tickets = [call.ticket for call in waiting["hot"].waiting]
-        order: list[int] = []
-        for place, ticket in enumerate(tickets):
-            ticket.add_done_callback(lambda _, place=place: order.append(place))
-        server.thaw()
-        threads.results()
-        assert order == list(range(10))
+    leased = Leased(Cell(blocking), Rate.per_day(100, burst=9), least=10, most=10, hold=LONG)
+    calls, shares = list[Any](), leased._shares
+    server.freeze()
+    for place in range(10):
+        calls.append(THREADS.submit(leased.take, "hot"))
+        servers.wait_until(lambda place=place: "hot" in shares and len(shares["hot"].waiting) == place + 1)
+    order: list[int] = []
+    for place, call in enumerate(shares["hot"].waiting):
+        call.ticket.add_done_callback(lambda _, place=place: order.append(place))
+    server.thaw()
+    assert all(call.result(30) for call in calls) and order == list(range(10))
 
 
 def test_threads_are_told_of_a_server_that_does_not_answer() -> None:
@@ -349,13 +324,11 @@ def test_threads_are_told_of_a_server_that_does_not_answer() -> None:
     with servers.running() as server:
         client = redis.Redis(port=server.port)
         assert Cell(client).throttle("other", RATE)
-        leased, threads = Leased(Cell(client), Rate.per_second(1000), least=10, most=10, hold=LONG), Threads()
+        leased = Leased(Cell(client), Rate.per_second(1000), least=10, most=10, hold=LONG)
         server.freeze()
-        for _ in range(20):
-            threads.run(lambda: leased.take("hot"))
-        for future in threads.futures:
+        for call in [THREADS.submit(leased.take, "hot") for _ in range(20)]:
             with pytest.raises(TimeoutError):
-                future.result(30)
+                call.result(30)
         server.thaw()
 
         def admitted() -> bool:
@@ -367,73 +340,32 @@ def test_threads_are_told_of_a_server_that_does_not_answer() -> None:
         servers.wait_until(admitted)
 
 
-def test_threads_ask_for_many_keys_at_once() -> None:
-    with servers.running() as server:
-        client = redis.Redis(port=server.port, socket_timeout=PATIENCE)
-        leased, threads = Leased(Cell(client), RATE, least=1, most=10, hold=LONG), Threads()
-        server.freeze()
-        for key in range(40):
-            threads.run(lambda key=key: leased.take(str(key)))
-        servers.wait_until(lambda: leased._workers._threads == 40)
-        server.thaw()
+def test_threads_ask_for_many_keys_at_once(server: servers.Server, blocking: redis.Redis) -> None:
+    leased = Leased(Cell(blocking), RATE, least=1, most=10, hold=LONG)
+    server.freeze()
+    calls = [THREADS.submit(leased.take, str(key)) for key in range(40)]
+    servers.wait_until(lambda: leased._workers._threads == 40)
+    server.thaw()
+    assert all(call.result(30) for call in calls)
 
 
 def test_a_call_that_was_given_up_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redis_cell.leased._WORKERS", 1)
     with servers.running() as server:
         client = redis.Redis(port=server.port, socket_timeout=PATIENCE)
-        leased, threads = Leased(Cell(client), RATE, least=10, most=20, hold=LONG, keys=5), Threads()
+        leased = Leased(Cell(client), RATE, least=10, most=20, hold=LONG, keys=5)
         server.freeze()
         # Five keys whose batch is requested, one that is beyond `keys`, and a quantity that is above `most`.
-        for key in range(6):
-            threads.run(lambda key=key: leased.take(str(key)))
+        calls = [THREADS.submit(leased.take, str(key)) for key in range(6)]
         servers.wait_until(lambda: len(leased._shares) == 5)
-        threads.run(lambda: leased.take("0", 21))
-        for future in threads.futures:
+        calls.append(THREADS.submit(leased.take, "0", 21))
+        for call in calls:
             with pytest.raises(TimeoutError):
-                future.result(30)
+                call.result(30)
         server.thaw()
         servers.wait_until(lambda: not leased._workers._work and leased._workers._idle == 1)
         # Only the call that was under way has reached the server.
         assert server.calls("cl.throttle") == 1
-
-
-def test_threads_wait_for_one_answer_when_they_give_back() -> None:
-    with servers.running() as server:
-        client = redis.Redis(port=server.port, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
-        leased = Leased(Cell(client), RATE, least=5, most=10, hold=LONG)
-        for key in range(20):
-            assert leased.take(str(key))
-        server.freeze()
-        started = time.monotonic()
-        leased.give_back()
-        assert time.monotonic() - started < 5
-        server.thaw()
-
-
-def test_threads_wait_for_direct_calls_as_for_batches() -> None:
-    with servers.running() as server:
-        client = redis.Redis(port=server.port, socket_timeout=PATIENCE)
-        leased = Leased(Cell(client), RATE, least=5, most=10, hold=LONG, keys=1)
-        assert leased.take("hot")
-        server.freeze()
-        for key, quantity in (("other", 1), ("hot", 11)):
-            with pytest.raises(TimeoutError, match="no answer within"):
-                leased.take(key, quantity)
-        server.thaw()
-
-
-def test_the_error_of_a_pause_does_not_grow() -> None:
-    with servers.running() as server:
-        client = redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0))
-        leased = Leased(Cell(client), RATE, least=1, most=10, hold=LONG)
-        server.stop()
-        lengths = set[int]()
-        for _ in range(300):
-            with pytest.raises(redis.ConnectionError) as caught:
-                leased.take("hot")
-            lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
-        assert max(lengths) < 50
 
 
 def test_a_child_of_a_fork_begins_with_nothing(blocking: Any) -> None:
@@ -445,17 +377,14 @@ def test_a_child_of_a_fork_begins_with_nothing(blocking: Any) -> None:
     assert leased.keys_in_use == 1
 
 
-def test_a_call_does_not_pass_those_that_wait() -> None:
-    with servers.running() as server:
-        client = redis.Redis(port=server.port)
-        leased, threads = Leased(Cell(client), RATE, least=10, most=20, hold=LONG), Threads()
-        assert leased.take("hot")
-        waiting = leased._shares["hot"].waiting
-        server.freeze()
-        # Nine units are there, enough for the second call and not for the first.
-        threads.run(lambda: leased.take("hot", 15))
-        servers.wait_until(lambda: len(waiting) == 1)
-        threads.run(lambda: leased.take("hot"))
-        servers.wait_until(lambda: len(waiting) == 2)
-        server.thaw()
-        assert all(threads.results())
+def test_a_call_does_not_pass_those_that_wait(server: servers.Server, blocking: redis.Redis) -> None:
+    leased = Leased(Cell(blocking), RATE, least=10, most=20, hold=LONG)
+    assert leased.take("hot")
+    waiting, calls = leased._shares["hot"].waiting, list[Any]()
+    server.freeze()
+    # Nine units are there, enough for the second call and not for the first.
+    for place, quantity in enumerate((15, 1)):
+        calls.append(THREADS.submit(leased.take, "hot", quantity))
+        servers.wait_until(lambda place=place: len(waiting) == place + 1)
+    server.thaw()
+    assert all(call.result(30) for call in calls)

@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +18,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-import conftest
 import servers
+from conftest import PATIENCE
 from redis_cell import (
     Admitted,
     Answer,
@@ -45,26 +45,21 @@ from redis_cell import (
     Window,
 )
 from redis_cell.merged import Grants, tail
-from redis_cell.merged import _Caller as Caller  # pyright: ignore[reportPrivateUsage]
-from redis_cell.merged import _Mix as Mix  # pyright: ignore[reportPrivateUsage]
+from redis_cell.merged import _Caller as Caller
+from redis_cell.merged import _Mix as Mix
 from redis_cell.wire import mtake
 
-PATIENCE = 10.0
-"""How long the tests wait for an answer, which is late on a busy machine, in seconds."""
 RATE = Rate.per_day(100)
 
 
 @pytest.fixture
-def server() -> Iterator[servers.Server]:
-    with servers.running() as server:
-        yield server
+def merged(client: redis.asyncio.Redis) -> AsyncMerged:
+    return AsyncMerged(client)
 
 
 @pytest.fixture
-async def merged(server: servers.Server) -> AsyncIterator[AsyncMerged]:
-    client = redis.asyncio.Redis(port=server.port, socket_timeout=PATIENCE)
-    yield AsyncMerged(client)
-    await conftest.close(client, "asyncio")
+def threaded(blocking: redis.Redis) -> Merged:
+    return Merged(blocking)
 
 
 def close(one: float, other: float) -> bool:
@@ -195,7 +190,7 @@ async def test_calls_that_come_meanwhile_share_a_call(server: servers.Server, me
     # A caller that is alone sends its own call.
     assert not await merged.throttle("hot", RATE)
     assert server.calls("cl.throttle") == 3
-    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+    assert merged._rows == {}
 
 
 ROWS = [[3, 1, 1, 2, 1, 1, 1, 1], [2, 4, 1, 2, 1, 1, 2, 1], [5, 1, 7, 9, 1, 5], [9, 9, 1, 1]]
@@ -205,7 +200,7 @@ ROWS = [[3, 1, 1, 2, 1, 1, 1, 1], [2, 4, 1, 2, 1, 1, 2, 1], [5, 1, 7, 9, 1, 5], 
 async def test_every_caller_gets_the_answer_of_its_own_call(
     server: servers.Server, merged: AsyncMerged, row: list[int]
 ) -> None:
-    direct: Any = AsyncCell(merged._link.client)  # pyright: ignore[reportPrivateUsage]
+    direct: Any = AsyncCell(merged._link.client)
     day = 86400
     limits = {
         "throttle": Rate.per_day(9),
@@ -232,8 +227,7 @@ async def test_every_caller_gets_the_answer_of_its_own_call(
         assert all(itertools.starmap(same, zip(answers, own, strict=True))), (name, answers, own)
 
 
-async def test_merged_calls_of_many_keys_share_a_write(server: servers.Server, merged: AsyncMerged) -> None:
-    client = merged._link.client  # pyright: ignore[reportPrivateUsage]
+async def test_merged_calls_of_many_keys_share_a_write(server: servers.Server, client: redis.asyncio.Redis) -> None:
     merged = AsyncMerged(client, pipelined=True)
     answers = await asyncio.gather(*(merged.throttle(f"k{n % 4}", RATE) for n in range(80)))
     assert [answer.remaining for answer in answers] == [99 - n // 4 for n in range(80)]
@@ -293,13 +287,12 @@ async def test_every_caller_of_a_mix_gets_the_answer_of_its_own_call(
 ) -> None:
     answers = await asyncio.gather(*(merged.mtake(*mix(quantity)) for quantity in units))
     assert server.calls("cl.mtake") <= 4
-    with server.admin as admin:
-        admin.flushall()
-    direct = AsyncCell(merged._link.client)  # pyright: ignore[reportPrivateUsage]
+    server.empty()
+    direct = AsyncCell(merged._link.client)
     for answer, quantity in zip(answers, units, strict=True):
         own = await direct.mtake(*mix(quantity))
         assert same_rows(answer, own), (quantity, answer, own)
-    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+    assert merged._rows == {}
 
 
 async def test_what_cannot_be_merged_of_a_mix_goes_by_itself(server: servers.Server, merged: AsyncMerged) -> None:
@@ -341,13 +334,12 @@ async def test_a_call_that_is_cancelled_takes_nothing(
     server: servers.Server, merged: AsyncMerged, is_mix: bool
 ) -> None:
     for turns, gone in itertools.product(range(1, 40, 3), range(4)):
-        with server.admin as admin:
-            admin.flushall()
+        server.empty()
         tasks = [asyncio.create_task(a_call(merged, is_mix)) for _ in range(4)]
         for _ in range(turns):
             await asyncio.sleep(0)
         tasks[gone].cancel()
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        answers = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
         admitted = [answer for answer in answers if not isinstance(answer, BaseException)]
         assert len(admitted) >= 3 and all(admitted)
         await taken(server, len(admitted), len(admitted) if is_mix else 0)
@@ -364,22 +356,10 @@ async def test_a_call_that_is_cancelled_as_its_answer_comes_takes_nothing(
         await a_call(merged, is_mix)
         tasks[2].cancel()
 
-    with server.admin as admin:
-        admin.flushall()
     tasks += map(asyncio.create_task, (a_call(merged, is_mix), first(), a_call(merged, is_mix)))
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(answers[2], asyncio.CancelledError)
     await taken(server, 2, 2 if is_mix else 0)
-
-
-async def test_calls_are_served_when_the_first_one_is_cancelled(merged: AsyncMerged) -> None:
-    for _ in range(3):
-        first = asyncio.create_task(merged.throttle("hot", RATE))
-        second = asyncio.create_task(merged.throttle("hot", RATE))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert await asyncio.wait_for(second, PATIENCE)
-    assert await asyncio.wait_for(merged.throttle("hot", RATE), PATIENCE)
 
 
 async def test_each_call_has_its_own_time_limit(server: servers.Server, merged: AsyncMerged) -> None:
@@ -398,7 +378,7 @@ async def test_an_error_is_the_error_of_each_call(server: servers.Server, merged
         admin.hset("hot", "field", "value")
     answers = await asyncio.gather(*(merged.throttle("hot", RATE) for _ in range(4)), return_exceptions=True)
     assert all(isinstance(answer, redis.ResponseError) and "WRONGTYPE" in str(answer) for answer in answers)
-    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+    assert merged._rows == {}
 
 
 async def test_a_guard_decides_for_each_call_of_a_row(server: servers.Server, merged: AsyncMerged) -> None:
@@ -411,10 +391,6 @@ async def test_a_guard_decides_for_each_call_of_a_row(server: servers.Server, me
     server.thaw()
 
 
-def blocking(server: servers.Server) -> Merged:
-    return Merged(redis.Redis(port=server.port, socket_timeout=PATIENCE))
-
-
 def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
     """Runs calls in threads of their own. Returns what each returns or raises."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
@@ -424,7 +400,7 @@ def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
 def line_up(server: servers.Server, calls: list[Callable[[], Any]], merged: Merged) -> list[Any]:
     """Calls from threads, one behind the other: the server is frozen until all of them have called."""
     server.freeze()
-    rows = merged._rows  # pyright: ignore[reportPrivateUsage]
+    rows = merged._rows
     results: list[Any] = [None] * len(calls)
 
     def take(place: int) -> None:
@@ -449,77 +425,55 @@ def throttles(merged: Merged, quantities: list[int], limit: Rate = RATE, key: st
     return [lambda quantity=quantity: merged.throttle(key, limit, quantity) for quantity in quantities]
 
 
-def test_threads_that_come_meanwhile_share_a_call(server: servers.Server) -> None:
-    merged = blocking(server)
-    merged.throttle("other", RATE)  # the pool has a connection
-    answers = line_up(server, throttles(merged, [1] * 12, Rate.per_day(10)), merged)
+def test_threads_that_come_meanwhile_share_a_call(server: servers.Server, threaded: Merged) -> None:
+    threaded.throttle("other", RATE)  # the pool has a connection
+    answers = line_up(server, throttles(threaded, [1] * 12, Rate.per_day(10)), threaded)
     assert [answer.remaining for answer in answers] == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0]
     assert [answer.admitted for answer in answers] == [True] * 10 + [False] * 2
     assert server.calls("cl.throttle") == 3
     # Three calls of their own, and one for two single units.
-    answers = line_up(server, throttles(merged, [1, 30, 20, 10, 1, 1], key="mixed"), merged)
+    answers = line_up(server, throttles(threaded, [1, 30, 20, 10, 1, 1], key="mixed"), threaded)
     assert server.calls("cl.throttle") == 3 + 5
-    assert all(answers) and merged.peek("mixed", RATE).remaining == 37
-    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+    assert all(answers) and threaded.peek("mixed", RATE).remaining == 37
+    assert threaded._rows == {}
 
 
-def test_threads_get_the_error_of_their_call(server: servers.Server) -> None:
-    merged = blocking(server)
-    with server.admin as admin:
-        admin.hset("hot", "field", "value")
-    answers = line_up(server, throttles(merged, [1] * 4), merged)
-    assert all("WRONGTYPE" in str(answer) for answer in answers), answers
-    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
-
-
-def test_threads_of_several_clients_take_exactly_the_limit(server: servers.Server) -> None:
-    limit = Rate.per_day(1000)
-
-    def take(merged: Merged, units: int) -> int:
-        return sum(units for _ in range(50) if merged.throttle("hot", limit, units))
-
-    clients = [blocking(server) for _ in range(2)]
-    calls = [lambda merged=merged, units=units: take(merged, units) for merged in clients for units in [3] + [1] * 15]
-    assert sum(in_threads(calls)) == 1000
-    assert server.calls("cl.throttle") < 1600
-    assert all(merged._rows == {} for merged in clients)  # pyright: ignore[reportPrivateUsage]
-
-
-def test_threads_of_several_clients_take_exactly_the_limits_of_a_mix(server: servers.Server) -> None:
+@pytest.mark.parametrize("is_mix", [False, True])
+def test_threads_of_several_clients_take_exactly_the_limits(
+    server: servers.Server, blocking: redis.Redis, is_mix: bool
+) -> None:
     limits = Rate.per_day(700), Fixed(600, per=DAY)
 
     def take(merged: Merged, units: int) -> list[int]:
-        got = [0, 0]
+        got, rate, fixed = [0, 0], Take("{m}:rate", limits[0], units), Take("{m}:fixed", limits[1])
         for _ in range(50):
-            if merged.mtake(Take("{m}:rate", limits[0], units), Take("{m}:fixed", limits[1])):
-                got = [got[0] + units, got[1] + 1]
+            if merged.mtake(rate, fixed) if is_mix else merged.throttle(rate.key, limits[0], units):
+                got = [got[0] + units, got[1] + is_mix]
         return got
 
-    clients = [blocking(server) for _ in range(2)]
+    clients = [Merged(redis.Redis(port=server.port, socket_timeout=PATIENCE)) for _ in range(2)]
     calls = [lambda merged=merged, units=units: take(merged, units) for merged in clients for units in [3] + [1] * 9]
     got = in_threads(calls)
     units, places = (sum(each[at] for each in got) for at in (0, 1))
-    with server.admin as admin:
-        assert (700 - Cell(admin).peek("{m}:rate", limits[0]).remaining, int(admin.get("{m}:fixed"))) == (units, places)
+    left = Cell(blocking).peek("{m}:rate", limits[0]).remaining
+    assert (700 - left, int(blocking.get("{m}:fixed") or 0)) == (units, places)
     assert units == 700 or places == 600
-    assert server.calls("cl.mtake") < 800
-    assert all(merged._rows == {} for merged in clients)  # pyright: ignore[reportPrivateUsage]
+    assert server.calls("cl.mtake") < 800 if is_mix else server.calls("cl.throttle") < 1000
+    assert all(merged._rows == {} for merged in clients)
 
 
-def test_threads_of_a_mix_get_the_answers_of_their_own_calls(server: servers.Server) -> None:
-    merged = blocking(server)
-    merged.throttle("other", RATE)  # the pool has a connection
-    before = server.calls("cl.mtake")
+def test_threads_of_a_mix_get_the_answers_of_their_own_calls(
+    server: servers.Server, threaded: Merged, blocking: redis.Redis
+) -> None:
+    threaded.throttle("other", RATE)  # the pool has a connection
     units = [1, 30, 7, 2, 1, 9, 30, 1]
-    answers = line_up(server, [lambda units=units: merged.mtake(*mix(units, 40)) for units in units], merged)
-    assert server.calls("cl.mtake") - before <= 3
-    with server.admin as admin:
-        admin.flushall()
-    own = [Cell(redis.Redis(port=server.port)).mtake(*mix(quantity, 40)) for quantity in units]
+    answers = line_up(server, [lambda units=units: threaded.mtake(*mix(units, 40)) for units in units], threaded)
+    assert server.calls("cl.mtake") <= 3
+    server.empty()
+    own = [Cell(blocking).mtake(*mix(quantity, 40)) for quantity in units]
     assert all(itertools.starmap(same_rows, zip(answers, own, strict=True))), (answers, own)
-    with server.admin as admin:
-        admin.set("{m}:Fixed", "text")
-    answers = line_up(server, [lambda: merged.mtake(*mix(1, 40))] * 4, merged)
+    blocking.set("{m}:Fixed", "text")
+    answers = line_up(server, [lambda: threaded.mtake(*mix(1, 40))] * 4, threaded)
     assert all("this limiter" in str(answer) for answer in answers), answers
 
 
@@ -565,70 +519,70 @@ def interrupt() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_thread_that_is_interrupted_holds_up_nobody(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_is_interrupted_holds_up_nobody(
+    threaded: Merged, blocking: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The main thread is interrupted while another one sends the call for both, and that call is refused."""
     limit = Fixed.per_month(10)
 
     def take(cell: Cell, quantity: int) -> Any:
         return cell.mtake(Take("{k}a", limit, quantity), Take("{k}b", limit, quantity))
 
-    with redis.Redis(port=server.port) as client, redis.Redis(port=server.port) as another:
-        merged, first, second, gone = Merged(client), threading.Event(), threading.Event(), threading.Event()
-        gates = Gates(monkeypatch, merged, lambda: first.wait(PATIENCE), lambda: second.wait(PATIENCE))
+    first, second, gone = threading.Event(), threading.Event(), threading.Event()
+    gates = Gates(monkeypatch, threaded, lambda: first.wait(PATIENCE), lambda: second.wait(PATIENCE))
 
-        def script() -> None:
-            servers.wait_until(lambda: len(row().waiting) == 2)
-            first.set()
-            gates.wait(2)
-            interrupt()
-            gone.wait(PATIENCE)
-            take(Cell(another), 6)  # 3 are left: too few for five, and enough for the main thread
-            second.set()
+    def script() -> None:
+        servers.wait_until(lambda: len(row().waiting) == 2)
+        first.set()
+        gates.wait(2)
+        interrupt()
+        gone.wait(PATIENCE)
+        take(Cell(blocking), 6)  # 3 are left: too few for five, and enough for the main thread
+        second.set()
 
-        with concurrent.futures.ThreadPoolExecutor() as threads:
-            threads.submit(take, merged, 1)
-            gates.wait(1)
-            row = lambda: next(iter(merged._rows.values()))  # noqa: E731
-            five = threads.submit(take, merged, 5)
-            servers.wait_until(lambda: row().waiting)
-            done = threads.submit(script)
-            with pytest.raises(KeyboardInterrupt):
-                take(merged, 1)
-            gone.set()
-            done.result(PATIENCE)
-            assert not five.result(PATIENCE)
-            assert threads.submit(take, merged, 3).result(PATIENCE)
-            assert not merged._rows
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        threads.submit(take, threaded, 1)
+        gates.wait(1)
+        row = lambda: next(iter(threaded._rows.values()))  # noqa: E731
+        five = threads.submit(take, threaded, 5)
+        servers.wait_until(lambda: row().waiting)
+        done = threads.submit(script)
+        with pytest.raises(KeyboardInterrupt):
+            take(threaded, 1)
+        gone.set()
+        done.result(PATIENCE)
+        assert not five.result(PATIENCE)
+        assert threads.submit(take, threaded, 3).result(PATIENCE)
+        assert not threaded._rows
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interruption_is_of_one_thread(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_is_of_one_thread(threaded: Merged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread is interrupted while it sends the call for two."""
-    with redis.Redis(port=server.port) as client:
-        merged, first = Merged(client), threading.Event()
+    first = threading.Event()
 
-        def interrupted() -> None:
-            interrupt()
-            time.sleep(PATIENCE)
+    def interrupted() -> None:
+        interrupt()
+        time.sleep(PATIENCE)
 
-        gates = Gates(monkeypatch, merged, lambda: first.wait(PATIENCE), interrupted)
+    gates = Gates(monkeypatch, threaded, lambda: first.wait(PATIENCE), interrupted)
 
-        def other() -> Answer:
-            servers.wait_until(lambda: row().waiting)
-            caller = threads.submit(merged.throttle, "k", RATE)
-            servers.wait_until(lambda: len(row().waiting) == 2)
-            first.set()
-            return caller.result(PATIENCE)
+    def other() -> Answer:
+        servers.wait_until(lambda: row().waiting)
+        caller = threads.submit(threaded.throttle, "k", RATE)
+        servers.wait_until(lambda: len(row().waiting) == 2)
+        first.set()
+        return caller.result(PATIENCE)
 
-        with concurrent.futures.ThreadPoolExecutor() as threads:
-            threads.submit(merged.throttle, "k", RATE)
-            gates.wait(1)
-            row = lambda: next(iter(merged._rows.values()))  # noqa: E731
-            told = threads.submit(other)
-            with pytest.raises(KeyboardInterrupt):
-                merged.throttle("k", RATE)
-            assert isinstance(told.exception(PATIENCE), InterruptedError)
-            assert not merged._rows
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        threads.submit(threaded.throttle, "k", RATE)
+        gates.wait(1)
+        row = lambda: next(iter(threaded._rows.values()))  # noqa: E731
+        told = threads.submit(other)
+        with pytest.raises(KeyboardInterrupt):
+            threaded.throttle("k", RATE)
+        assert isinstance(told.exception(PATIENCE), InterruptedError)
+        assert not threaded._rows
 
 
 def test_another_event_loop_begins_without_callers(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -651,14 +605,13 @@ def test_another_event_loop_begins_without_callers(server: servers.Server, monke
     assert asyncio.run(asyncio.wait_for(merged.throttle("k", RATE), PATIENCE)) and len(calls) == 2
 
 
-def test_a_child_process_begins_without_callers(server: servers.Server) -> None:
-    merged = blocking(server)
+def test_a_child_process_begins_without_callers(server: servers.Server, threaded: Merged) -> None:
     server.freeze()
-    thread = threading.Thread(target=lambda: merged.throttle("hot", RATE))
+    thread = threading.Thread(target=lambda: threaded.throttle("hot", RATE))
     thread.start()
-    servers.wait_until(lambda: merged._rows)  # pyright: ignore[reportPrivateUsage]
+    servers.wait_until(lambda: threaded._rows)
     time.sleep(0.2)  # the thread waits for its reply by now, and has no lock of the client's pool
     thaw = threading.Timer(0.2, server.thaw)
     thaw.start()
-    assert servers.in_child(lambda: merged.throttle("hot", RATE))
+    assert servers.in_child(lambda: threaded.throttle("hot", RATE))
     thread.join()

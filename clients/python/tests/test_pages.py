@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import limits.storage
@@ -22,7 +21,6 @@ import servers
 from redis_cell.limits import ASYNC_SCHEMES, SCHEMES
 from upstream import Upstream, serving
 
-ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ["clients/python/README.md", "docs/client-python.md", "docs/adapters.md", "docs/migrating.md"]
 """The pages of this client, whose expressions and storages are tested too."""
 PROGRAMS = {
@@ -51,7 +49,7 @@ def upstream() -> Iterator[str]:
 
 
 def text(page: str) -> str:
-    return (ROOT / page).read_text()
+    return (servers.REPOSITORY / page).read_text()
 
 
 def on_ports(code: str, server: int, cluster: int, upstream: str = "") -> str:
@@ -70,9 +68,6 @@ async def test_the_programs_of_a_page_run(
     page: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with server.admin as admin:
-        admin.flushall()
-        admin.config_resetstat()
     # What the application knows of a request is the reader's own.
     namespace: dict[str, Any] = {"__name__": "page"}
     namespace |= {"client": server.admin, "user": 7} if page.startswith("README") else {}
@@ -82,7 +77,7 @@ async def test_the_programs_of_a_page_run(
             code = f"def handler():\n{textwrap.indent(code, '    ')}\nhandler()"
         # The empty lines make the line numbers of a failure the page's.
         lines = "\n" * text(page)[: block.start(1)].count("\n")
-        program = compile(lines + code, ROOT / page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        program = compile(lines + code, servers.REPOSITORY / page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(program, namespace)
         if inspect.iscoroutine(result):
             await result

@@ -10,16 +10,13 @@ import pytest
 
 import servers
 from conftest import LIBRARIES, client_class, close
-from redis_cell import AsyncCell, AsyncGuard, FailClosed, Rate
+from redis_cell import AsyncCell, Rate
 
 RATE = Rate.per_day(100)
 
 
 @pytest.fixture(params=LIBRARIES)
 async def client(request: pytest.FixtureRequest, server: servers.Server) -> AsyncIterator[Any]:
-    with server.admin as admin:
-        admin.flushall()
-        admin.config_resetstat()
     client = client_class(request.param, "asyncio")(port=server.port, socket_timeout=10)
     yield client
     await close(client, "asyncio")
@@ -114,15 +111,6 @@ async def test_calls_that_wait_have_a_connection_of_their_own(client: Any) -> No
     assert await cell.throttle("other", RATE)
     assert not waiting.done()
     assert await waiting
-
-
-async def test_a_guard_decides_while_the_server_is_frozen(server: servers.Server, client: Any) -> None:
-    guard = AsyncGuard(AsyncCell(client, pipelined=True), when_unavailable=FailClosed(), timeout=2)
-    assert (await guard.throttle("k", RATE)).decided_by == "server"
-    server.freeze()
-    answers = await asyncio.gather(*(guard.throttle("k", RATE) for _ in range(3)))
-    server.thaw()
-    assert {answer.decided_by for answer in answers} == {"fail_closed"}
 
 
 async def test_a_cluster_has_a_write_for_each_node(cluster: list[servers.Server]) -> None:

@@ -19,18 +19,16 @@ from test_pages import BLOCK, on_ports, text
 
 
 @pytest.fixture(scope="module")
-def recipes(server: servers.Server) -> dict[str, Any]:
+def recipes(shared_server: servers.Server) -> dict[str, Any]:
     """The functions of the page."""
     namespace: dict[str, Any] = {}
     for block in BLOCK.finditer(text("docs/recipes.md")):
-        exec(on_ports(block[1], server.port, 0), namespace)
+        exec(on_ports(block[1], shared_server.port, 0), namespace)
     return namespace
 
 
 @pytest.fixture
 def cell(server: servers.Server) -> Cell:
-    with server.admin as admin:
-        admin.flushall()
     return Cell(redis.Redis(port=server.port))
 
 
@@ -117,8 +115,6 @@ def test_tenants_share_an_account_by_the_tokens_that_they_use(recipes: dict[str,
 
 
 def test_payments_are_taken_once_through_lost_replies(recipes: dict[str, Any], server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
     with servers.lossy(server, 0.3) as way_there:
         cell = Cell(redis.Redis(port=way_there.port))
         paid = [recipes["pay"](cell, f"customer{n // 5}", f"payment-{n}", 25) for n in range(50)]

@@ -29,7 +29,6 @@ from redis_cell import (
     Take,
     Window,
 )
-from test_backend import LIBRARY
 
 RATE = Rate.per_day(1)
 
@@ -37,9 +36,10 @@ RATE = Rate.per_day(1)
 class Both:
     """A cell of one library, and what remembers its refusals."""
 
-    def __init__(self, server: servers.Server, client: Any, way: str, **options: Any) -> None:
-        self.server, self.client, self.way = server, client, way
-        own: Any = (AsyncCell if way == "asyncio" else Cell)(client, **options)
+    def __init__(self, server: servers.Server, flavor: Any, backend: Any = "module", **options: Any) -> None:
+        self.server, self.way = server, (way := flavor[1])
+        self.client = client_class(*flavor)(port=server.port, socket_timeout=10, **options)
+        own: Any = (AsyncCell if way == "asyncio" else Cell)(self.client, backend=backend)
         self.refusals: Any = (AsyncRefusals if way == "asyncio" else Refusals)(own)
         self.cell: Any = own if way == "asyncio" else Awaitable(own)
 
@@ -59,7 +59,10 @@ class Both:
     async def until_admitted(self, key: str, limit: Any = RATE, name: str = "throttle") -> None:
         await servers.until(lambda: getattr(self.cell, name)(key, limit), 5)
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Both:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
         if self.way == "asyncio":
             await self.refusals.aclose()
         else:
@@ -69,13 +72,8 @@ class Both:
 
 @pytest.fixture
 async def both(server: servers.Server, flavor: tuple[str, str]) -> AsyncIterator[Both]:
-    with server.admin as admin:
-        admin.flushall()
-        admin.config_resetstat()
-    library, way = flavor
-    both = Both(server, client_class(library, way)(port=server.port, socket_timeout=10), way)
-    yield both
-    await both.close()
+    async with Both(server, flavor) as both:
+        yield both
 
 
 async def test_a_flood_of_refusals_hardly_reaches_the_server(server: servers.Server, both: Both) -> None:
@@ -93,8 +91,8 @@ async def test_a_flood_of_refusals_hardly_reaches_the_server(server: servers.Ser
     assert both.refusals.recalled > 3600
     # The wait becomes shorter, and is that of the server.
     assert 86300 < waits[-1] < waits[19] <= 86400
-    own = both.client.connection_pool.connection_kwargs["port"]
-    assert abs(Cell(redis.Redis(port=own)).peek("k19", RATE).retry_after - waits[-1]) < 1  # type: ignore[operator]
+    with server.admin as admin:
+        assert abs(Cell(admin).peek("k19", RATE).retry_after - waits[-1]) < 1  # type: ignore[operator]
 
 
 LIMITS = [
@@ -168,14 +166,12 @@ async def test_a_lost_connection_forgets_all(both: Both, which: str) -> None:
 
 
 async def test_nothing_is_remembered_while_the_server_is_silent(flavor: tuple[str, str]) -> None:
-    library, way = flavor
     with servers.running() as server:
-        both = Both(server, client_class(library, way)(port=server.port, socket_timeout=10), way)
-        await both.refused("k")
-        server.freeze()
-        await servers.until(lambda: both.refusals.recall(Take("k", RATE)) is None, 5)
-        server.thaw()
-        await both.close()
+        async with Both(server, flavor) as both:
+            await both.refused("k")
+            server.freeze()
+            await servers.until(lambda: both.refusals.recall(Take("k", RATE)) is None, 5)
+            server.thaw()
 
 
 async def test_a_change_before_the_reply_is_not_missed(both: Both) -> None:
@@ -194,10 +190,7 @@ async def test_a_change_before_the_reply_is_not_missed(both: Both) -> None:
     assert refusals.recall(take) is not None
 
 
-async def test_nothing_is_recalled_after_a_pause_of_the_process(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
-    both = Both(server, redis.asyncio.Redis(port=server.port), "asyncio")
+async def test_nothing_is_recalled_after_a_pause_of_the_process(both: Both) -> None:
     await both.refused("k")
     take, heard = Take("k", RATE), both.refusals._heard
     for place in (0, 1):
@@ -205,13 +198,10 @@ async def test_nothing_is_recalled_after_a_pause_of_the_process(server: servers.
         assert both.refusals.recall(take) is None
         heard[place] = before
     assert both.refusals.recall(take) is not None
-    await both.close()
 
 
-async def test_more_keys_than_the_limit_go_to_the_server(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
-    cell = Cell(redis.Redis(port=server.port))
+def test_more_keys_than_the_limit_go_to_the_server(blocking: redis.Redis) -> None:
+    cell = Cell(blocking)
     refusals = Refusals(cell, keys=3)
     for _ in range(3):
         for n in range(6):
@@ -222,20 +212,16 @@ async def test_more_keys_than_the_limit_go_to_the_server(server: servers.Server)
     assert not cell.throttle("k0", RATE)
 
 
-def test_a_child_process_remembers_nothing(server: servers.Server) -> None:
-    with server.admin as admin, redis.Redis(port=server.port) as client:
-        admin.flushall()
-        cell = Cell(client)
-        refusals = Refusals(cell)
-        servers.wait_until(lambda: not cell.throttle("k", RATE) and refusals.keys_in_use)
-        assert servers.in_child(lambda: not refusals.keys_in_use)
-        refusals.close()
+def test_a_child_process_remembers_nothing(blocking: redis.Redis) -> None:
+    cell = Cell(blocking)
+    refusals = Refusals(cell)
+    servers.wait_until(lambda: not cell.throttle("k", RATE) and refusals.keys_in_use)
+    assert servers.in_child(lambda: not refusals.keys_in_use)
+    refusals.close()
 
 
-async def test_guards_and_merged_calls_use_it(server: servers.Server) -> None:
-    with server.admin as admin:
-        admin.flushall()
-    merged = AsyncMerged(redis.asyncio.Redis(port=server.port), pipelined=True)
+async def test_guards_and_merged_calls_use_it(server: servers.Server, client: Any) -> None:
+    merged = AsyncMerged(client, pipelined=True)
     refusals = AsyncRefusals(merged)
     guard = AsyncGuard(merged, when_unavailable=FailClosed())
     await asyncio.gather(*(guard.throttle("k", RATE) for _ in range(10)))
@@ -249,9 +235,7 @@ async def test_guards_and_merged_calls_use_it(server: servers.Server) -> None:
 
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_refusal_that_comes_as_it_is_closed_holds_up_nothing(server: servers.Server, turns: int) -> None:
-    both = Both(server, redis.asyncio.Redis(port=server.port), "asyncio")
-    with server.admin as admin:
-        admin.flushall()
+    both = Both(server, ("redis", "asyncio"))
     await both.refused("k")
     both.refusals._more.set()
     for _ in range(turns):
@@ -263,36 +247,27 @@ async def test_a_refusal_that_comes_as_it_is_closed_holds_up_nothing(server: ser
 
 
 async def test_functions_are_tracked_too(flavor: tuple[str, str]) -> None:
-    library, way = flavor
     with servers.running(module=False) as server:
-        with server.admin as admin:
-            admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
-        both = Both(server, client_class(library, way)(port=server.port, socket_timeout=10), way, backend="functions")
-        await both.refused("k")
-        with server.admin as admin:
-            admin.delete("k")
-        await both.until_admitted("k")
-        await both.close()
+        server.load_functions()
+        async with Both(server, flavor, "functions") as both:
+            await both.refused("k")
+            with server.admin as admin:
+                admin.delete("k")
+            await both.until_admitted("k")
 
 
-async def test_the_permissions_that_the_page_names_suffice(flavor: tuple[str, str]) -> None:
-    library, way = flavor
-    with servers.running() as server:
-        with server.admin as admin:
-            allowed = ["+cl.throttle", "+cl.mpeek", "+client", "+subscribe", "+ping", "&__redis__:invalidate"]
-            admin.execute_command("ACL", "SETUSER", "limits", "on", ">secret", "~*", "resetchannels", *allowed)
-        options = {"username": "limits", "password": "secret", "decode_responses": True}
-        both = Both(server, client_class(library, way)(port=server.port, socket_timeout=10, **options), way)
-        await both.refused("k")
-        with server.admin as admin:
+async def test_the_permissions_that_the_page_names_suffice(flavor: tuple[str, str], server: servers.Server) -> None:
+    with server.admin as admin:
+        allowed = ["+cl.throttle", "+cl.mpeek", "+client", "+subscribe", "+ping", "&__redis__:invalidate"]
+        admin.execute_command("ACL", "SETUSER", "limits", "on", ">secret", "~*", "resetchannels", *allowed)
+        async with Both(server, flavor, username="limits", password="secret", decode_responses=True) as both:
+            await both.refused("k")
             admin.delete("k")
-        await both.until_admitted("k")
-        await both.close()
+            await both.until_admitted("k")
 
 
 async def test_not_for_clusters(cluster: list[servers.Server], flavor: tuple[str, str]) -> None:
-    library, way = flavor
-    client = client_class(library, way, clustered=True)(host="127.0.0.1", port=cluster[0].port)
+    client = client_class(*flavor, clustered=True)(host="127.0.0.1", port=cluster[0].port)
     with pytest.raises(NotImplementedError, match="slots move"):
-        Both(cluster[0], client, way)
-    await close(client, way)
+        (AsyncRefusals(AsyncCell(client)) if flavor[1] == "asyncio" else Refusals(Cell(client)))
+    await close(client, flavor[1])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,9 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
-import servers
+import uvicorn_thread
 from redis_cell import AsyncCell
 
 
@@ -164,17 +161,8 @@ def batch(path: str) -> bytes:
 
 @contextmanager
 def serving(upstream: Upstream) -> Iterator[Upstream]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(upstream, log_level="warning", lifespan="off", timeout_keep_alive=600))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        upstream.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        try:
-            servers.wait_until(lambda: server.started)
-            yield upstream
-        finally:
-            server.should_exit = True
-            thread.join()
+    with uvicorn_thread.serving(upstream, timeout_keep_alive=600) as upstream.url:
+        yield upstream
 
 
 async def leaves_its_connection(upstream: Upstream, transport: Any, name: str, patch: pytest.MonkeyPatch) -> None:

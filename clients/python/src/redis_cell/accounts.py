@@ -195,11 +195,7 @@ class AsyncBlock(Block[Q]):
         await steps.async_run(self._renew())
 
     async def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
-        """Returns the items of a stream, and meanwhile renews the hold three times in its period.
-
-        If the stream pauses or the server is unavailable for longer than the period, the hold runs out, and the
-        settlement is still exact. The logger warns of each renewal that fails.
-        """
+        """Returns the items of a stream, and renews the hold while they come, like `Held.over`."""
         async for item in stream:
             if time.monotonic() >= self._again:
                 try:

@@ -182,8 +182,11 @@ class _Budget:
                 more, most = _shown(unit, limit), _shown(unit, above)
                 raise ValueError(f"{unit} of the budget {self.name!r} are {more}, and those of its parents {most}")
 
-    def _child(self: B, name: str, given: Mapping[Unit, Any]) -> B:
-        child = object.__new__(type(self))
+    def child(
+        self: B, name: str, *, tokens: int | None = None, dollars: Dollars | None = None, steps: int | None = None
+    ) -> B:
+        """Returns the budget of a part of the run, within this one. Sends nothing. A name is one budget everywhere."""
+        child, given = object.__new__(type(self)), {"tokens": tokens, "dollars": dollars, "steps": steps}
         child._begin(self.run, self, f"{self._path}/{check_name(name, 'the name of a child', '{}:/')}", given)
         return child
 
@@ -358,13 +361,6 @@ class Budget(_Budget):
     ...     step.used(tokens=1874)
     """
 
-    def child(
-        self, name: str, *, tokens: int | None = None, dollars: Dollars | None = None, steps: int | None = None
-    ) -> Budget:
-        """Returns the budget of a part of the run, within this one. Sends nothing. All processes share the child of a
-        name."""
-        return self._child(name, {"tokens": tokens, "dollars": dollars, "steps": steps})
-
     def step(
         self,
         tool: str,
@@ -395,13 +391,6 @@ class Budget(_Budget):
 
 class AsyncBudget(_Budget):
     """A Budget for asyncio."""
-
-    def child(
-        self, name: str, *, tokens: int | None = None, dollars: Dollars | None = None, steps: int | None = None
-    ) -> AsyncBudget:
-        """Returns the budget of a part of the run, within this one. Sends nothing. All processes share the child of a
-        name."""
-        return self._child(name, {"tokens": tokens, "dollars": dollars, "steps": steps})
 
     def step(
         self,

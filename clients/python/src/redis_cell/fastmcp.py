@@ -312,7 +312,9 @@ class RateLimits(Middleware):
         refused = {name: row for name, take in takes.items() if isinstance(row := answer[take.key], type(refusal))}
         name = max(refused, key=lambda name: refused[name].retry_after or 0, default="")
         own = refused.get(name, refusal)
-        error = RateLimitedError(name, replace(own, **_wait(refusal)) if isinstance(own, Refused) else refusal)
+        if isinstance(own, Refused) and isinstance(refusal, Refused):
+            refusal = replace(own, retry_after=refusal.retry_after)
+        error = RateLimitedError(name, refusal)
         with suppress(RuntimeError):
             found = get_http_request().scope.get(REFUSED)
             if found is not None:
@@ -337,10 +339,6 @@ def _unknown(rule: str, tool: str, known: Collection[str]) -> str:
     likely = get_close_matches(tool, known, n=1)
     hint = f"did you mean {likely[0]!r}?" if likely else f"its tools are {', '.join(sorted(known)) or 'none'}"
     return f"the rule {rule!r} names the tool {tool!r}, which the server does not have: {hint}"
-
-
-def _wait(refusal: Refused | RefusedForever) -> dict[str, Any]:
-    return {} if refusal.retry_after is None else {"retry_after": refusal.retry_after}
 
 
 def _counts(rule: Rule) -> str:

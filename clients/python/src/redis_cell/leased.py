@@ -203,8 +203,7 @@ class AsyncLeased(_Leases[_Future]):
     Between the two, batches grow and shrink with the traffic. A batch can be spent within `hold` of its call; the units
     left are then given back. Units are held for at most `keys` keys; calls for further keys go directly to the server.
 
-    Together, N processes admit at most min(hold * rate, N * most) units more than the server alone would, over any
-    period, and none more in a window. docs/scaling.md has the proof.
+    docs/scaling.md has the bound of what N processes admit together, and its proof.
     """
 
     def __init__(
@@ -367,11 +366,7 @@ class Leased(_Leases[_Promise]):
         self._tended = False
 
     def take(self, key: Key, quantity: int = 1) -> Verdict:
-        """Takes held units, and waits for a batch if there are too few.
-
-        An error of the client's library, or TimeoutError, means that the server has not answered. Calls during the
-        pause that follows raise the same error immediately. The caller decides what to do then.
-        """
+        """Takes held units, and waits for a batch if there are too few, like `AsyncLeased.take`."""
         promise: _Promise | None = None
         with self._lock:
             share = self._share(key, quantity)
@@ -390,11 +385,7 @@ class Leased(_Leases[_Promise]):
         return served
 
     def give_back(self) -> None:
-        """Gives the held units back, as far as possible. Call it before the process ends.
-
-        It stops at the first call without an answer, because each later call could also last until the client's
-        timeout.
-        """
+        """Gives the held units back, as far as possible, like `AsyncLeased.give_back`."""
         with self._lock:
             shares = list(self._shares.items())
         for key, share in shares:

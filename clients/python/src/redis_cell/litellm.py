@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import litellm
@@ -540,12 +541,14 @@ class Limiter(CustomLogger):
         self, scope: Scope, name: str, limits: Limits, tokens: int, price: int, holder: str, calls: int = 1
     ) -> list[Part]:
         """Returns the units that a request takes from the limits of a name, for `calls` upstream requests."""
+        money = None if limits.dollars_per_month is None else micro_dollars(limits.dollars_per_month)
+        places = partial(Lease, lease=self.lease, holder=holder)
         counts: tuple[tuple[Unit, str, Limit | None, int], ...] = (
-            ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens * calls),
-            ("requests", "rpm", _log_of(limits.requests_per_minute), calls),
-            ("tokens", "month", _month(limits.tokens_per_month), tokens * calls),
-            ("micro-dollars", "money", _money(limits.dollars_per_month), price),
-            ("calls at once", "busy", self._places(limits.calls_at_once, holder), 1),
+            ("tokens", "tpm", _made(Rate.per_minute, limits.tokens_per_minute), tokens * calls),
+            ("requests", "rpm", _made(partial(Log, per=60), limits.requests_per_minute), calls),
+            ("tokens", "month", _made(Fixed.per_month, limits.tokens_per_month), tokens * calls),
+            ("micro-dollars", "money", _made(Fixed.per_month, money), price),
+            ("calls at once", "busy", _made(places, limits.calls_at_once), 1),
             ("pause", "pause", GATE if scope == "model" and limits.otherwise is None else None, 0),
         )
         return [
@@ -570,9 +573,6 @@ class Limiter(CustomLogger):
     def _key(self, scope: str, name: str, kind: str) -> str:
         # The braces put all keys into one slot of a cluster, so that one call can take from all of them.
         return f"{{{self.prefix}}}:{scope}:{name}:{kind}"
-
-    def _places(self, count: int | None, holder: str) -> Lease | None:
-        return None if count is None else Lease(count, lease=self.lease, holder=holder)
 
     async def _ask(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
         hold = taken.hold if taken.held() else None
@@ -796,20 +796,8 @@ class Limiter(CustomLogger):
         return task
 
 
-def _rate(count: int | None) -> Rate | None:
-    return None if count is None else Rate.per_minute(count)
-
-
-def _log_of(count: int | None) -> Log | None:
-    return None if count is None else Log(count, per=60)
-
-
-def _month(count: int | None) -> Fixed | None:
-    return None if count is None else Fixed.per_month(count)
-
-
-def _money(dollars: Decimal | str | float | None) -> Fixed | None:
-    return None if dollars is None else Fixed.per_month(micro_dollars(dollars))
+def _made(make: Callable[[Any], Limit], count: Any) -> Limit | None:
+    return None if count is None else make(count)
 
 
 def _total(usage: Any) -> int | None:
