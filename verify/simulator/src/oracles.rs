@@ -196,8 +196,9 @@ pub struct Judge {
     flows: BTreeMap<(i32, String), Flows>,
     /// Keys of holds that were written while the module's clock was ahead of the wall clock.
     led: BTreeSet<String>,
-    /// Keys with bookings behind clients that wait for them.
-    booked: BTreeSet<(i32, String)>,
+    /// Keys with bookings behind clients that wait for them. For each booking, the last client before it, and
+    /// by when that one is served, whatever is charged meanwhile.
+    booked: BTreeMap<(i32, String), Vec<(i128, u64)>>,
     /// Since when the slots of keys are served elsewhere, or the server is a replica, on the monotonic clock.
     left: BTreeMap<u16, i64>,
     demoted: i64,
@@ -295,7 +296,7 @@ impl Judge {
             // Another module may have booked behind them.
             before.is_plain &= line.named == 0 && with(|world| !world.settings.beside);
             if !line.plain.is_empty() {
-                before.is_plain &= is_behind && !self.booked.contains(&place);
+                before.is_plain &= is_behind && !self.booked.contains_key(&place);
                 before.queued.insert(part.key.clone(), line.costs);
             }
         }
@@ -336,7 +337,7 @@ impl Judge {
         self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
         self.follow_waiters(is_call);
-        self.follow_bookings(&answers);
+        self.follow_bookings(&answers, is_call);
         self.replication();
         let is_held_up = with(|world| {
             // Timers follow the wall clock; the module sets its own again when the cron runs.
@@ -349,6 +350,9 @@ impl Judge {
                 || !world.denied.is_empty()
                 || clock::wall() / MILLI <= world.paused_until
         });
+        if is_held_up || !matches!(step, Step::Pass(_) | Step::Call(..) | Step::Close(_)) {
+            self.booked.values_mut().for_each(Vec::clear);
+        }
         // After a step that lets no time pass, the server has not had its turn.
         let has_its_turn = !is_held_up && matches!(step, Step::Pass(_));
         if !has_its_turn {
@@ -543,7 +547,7 @@ impl Judge {
             }
             // Behind clients that wait, what is stored is exact for bookings only, which store their costs.
             let books = call.verb == "RESERVE" && call.parts[0].quantity > 0 && !call.prepays;
-            if !(before.queued.is_empty() || books && is_booking(&answer.reply)) {
+            if !(before.queued.is_empty() || books && wait_of_booking(&answer.reply).is_some()) {
                 return;
             }
             for (key, held) in expected.keys {
@@ -695,8 +699,9 @@ impl Judge {
         for key in keys {
             for db in 0..2 {
                 self.stored.remove(&(db, key.clone()));
-                let name = String::from_utf8_lossy(key).into_owned();
-                self.ledgers.entry((db, name)).or_default().is_spoilt = true;
+                let place = (db, String::from_utf8_lossy(key).into_owned());
+                self.booked.entry(place.clone()).and_modify(Vec::clear);
+                self.ledgers.entry(place).or_default().is_spoilt = true;
             }
         }
     }
@@ -704,6 +709,7 @@ impl Judge {
     /// From here on, keys have a past that is not known.
     fn all_spoilt(&mut self) {
         self.stored.clear();
+        self.booked.values_mut().for_each(Vec::clear);
         self.ledgers.values_mut().for_each(|ledger| ledger.is_spoilt = true);
         let keys: Vec<(i32, String)> = with(|world| {
             world.keys.iter().map(|(db, key, _)| (db, String::from_utf8_lossy(key).into_owned())).collect()
@@ -934,15 +940,39 @@ impl Judge {
     }
 
     /// Bookings take the costs of the clients before them with them.
-    fn follow_bookings(&mut self, answers: &[Answer]) {
+    fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
         let lines = &self.lines;
-        self.booked.retain(|place| lines.get(place).is_some_and(|line| !line.is_empty()));
-        let books = |answer: &&Answer| crate::commands::name(&answer.words) == "CL.RESERVE";
-        for answer in answers.iter().filter(books) {
-            if let Some(call) = Call::parse(&answer.words)
-                && self.is_waited_for(answer.db, &call.parts[0].key)
-            {
-                self.booked.insert((answer.db, call.parts[0].key.clone()));
+        self.booked.retain(|place, _| lines.get(place).is_some_and(|line| !line.is_empty()));
+        for answer in answers {
+            let Some(call) = Call::parse(&answer.words) else { continue };
+            for part in &call.parts {
+                let place = (answer.db, part.key.clone());
+                let Some(line) = self.lines.get(&place).filter(|line| !line.is_empty()) else { continue };
+                match call.verb.as_str() {
+                    "RESERVE" => {
+                        let booked = self.booked.entry(place).or_default();
+                        let is_own = |client| {
+                            self.waiters.get(client).is_some_and(|one| one.call.parts[0].limit == part.limit)
+                        };
+                        let last = line.plain.last_key_value().filter(|_| line.plain.values().all(is_own));
+                        if let Some((order, _)) = last
+                            && let Limit::Throttle { rate, .. } = &part.limit
+                            && let Some(wait) = wait_of_booking(&answer.reply)
+                            && is_call
+                            && !call.prepays
+                            && part.quantity > 0
+                        {
+                            // The time between the last client and the booking is the cost of the latter.
+                            let turn = (i128::from(wait) + 1) * call.unit - rate.cost(part.quantity);
+                            booked.push((i128::from(answer.at) + turn, *order));
+                        }
+                    }
+                    // The room before a booking may be given to others.
+                    "PAUSE" | "REFUND" | "MSETTLE" => {
+                        self.booked.entry(place).and_modify(Vec::clear);
+                    }
+                    _ => {}
+                }
             }
         }
     }
@@ -1138,6 +1168,11 @@ impl Judge {
                 if self.admits(head, then, 0..1) == Some(true) {
                     stuck(key, head, "the first client in the queue");
                 }
+                let late = i128::from(clock::monotonic() - slack);
+                let mut booked = self.booked.get(place).into_iter().flatten();
+                if booked.any(|(at, last)| *at < late && head.order <= *last) {
+                    stuck(key, head, "a client before a booking, whose time has come,");
+                }
                 continue;
             }
             let late = clock::monotonic() - slack;
@@ -1279,10 +1314,10 @@ fn is_shape_of(reply: &Reply, call: &Call) -> bool {
     rows.len() == call.parts.len() + 1 && has_six == call.has_chain()
 }
 
-/// Whether a reply to CL.RESERVE says that its units act later.
-fn is_booking(reply: &Reply) -> bool {
-    let Reply::Array(row) = reply else { return false };
-    first(reply) == Some(0) && row.get(3).and_then(first).is_some_and(|wait| wait > 0)
+/// The wait after which the units of CL.RESERVE act by its reply, if they do not act now.
+fn wait_of_booking(reply: &Reply) -> Option<i64> {
+    let Reply::Array(row) = reply else { return None };
+    row.get(3).and_then(first).filter(|wait| *wait > 0 && first(reply) == Some(0))
 }
 
 /// The numbers of the module's section of INFO.

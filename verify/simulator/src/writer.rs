@@ -1,6 +1,7 @@
 //! Writes a history from a seed. The writer reads the state of the simulated server, so that it can choose
 //! instants just before or after an event.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use fastrand::Rng;
@@ -20,7 +21,7 @@ use crate::world::{MILLI, Words, with};
 /// - another module that acts.
 type Theme = ([u32; 14], u8);
 
-const THEMES: [Theme; 10] = [
+const THEMES: [Theme; 11] = [
     // Replies and states.
     ([40, 30, 0, 0, 25, 0, 0, 0, 1, 2, 0, 0, 0, 0], 3),
     // Queues of CL.BTHROTTLE.
@@ -41,6 +42,8 @@ const THEMES: [Theme; 10] = [
     ([10, 60, 0, 0, 25, 0, 0, 0, 2, 2, 0, 0, 0, 0], 45),
     // The same, with clients that wait.
     ([6, 25, 0, 30, 35, 2, 0, 5, 2, 0, 1, 0, 0, 0], 35),
+    // The same, with queues of CL.BTHROTTLE.
+    ([10, 30, 25, 0, 35, 2, 0, 5, 2, 0, 0, 0, 0, 0], 45),
 ];
 
 /// Histories that a real server can be made to follow, without clients that wait and with them.
@@ -52,6 +55,7 @@ const REAL_THEMES: [Theme; 2] = [
 /// The places of some weights.
 const PASS: usize = 4;
 const CLOCKS: usize = 6;
+const NATIVE: usize = 8;
 const RIGHTS: usize = 12;
 const OTHERS: usize = 13;
 
@@ -65,6 +69,23 @@ struct Key {
     /// The words of the limit, without the quantity.
     limit: String,
     most: i64,
+}
+
+/// Limiters in order, each with the word that joins it to the one before it, if one does.
+type Limiters = Vec<(Key, &'static str)>;
+
+/// What the quantities of a call for several are.
+#[derive(Clone, Copy, PartialEq)]
+enum Quantities {
+    Taken,
+    /// 0, to renew what is held.
+    Renewed,
+    /// The difference that is settled, with `AGO` or without.
+    Settled {
+        has_age: bool,
+    },
+    /// What was used of what was held.
+    Used,
 }
 
 /// Writes a history.
@@ -95,6 +116,10 @@ pub struct Writer {
     first: u8,
     /// Whether calls have more limiters than the record of an owner of holds.
     is_wide: bool,
+    /// What owners have taken lately, each with the key of holds and the owner.
+    held: VecDeque<(Limiters, String)>,
+    /// For how many steps no time passes and most calls are about one client, and which.
+    burst: (u8, u64),
 }
 
 /// Seeds from here on are histories that a real server can be made to follow on clocks that stand still.
@@ -124,8 +149,9 @@ impl Writer {
             listeners: random.choice(["replica", "replica", "aof", "none"]).unwrap_or("replica").into(),
             beside: theme.0[OTHERS] > 0,
             active: random.u8(..4) > 0,
-            tick: if random.u8(..if theme.0[CLOCKS] > 0 { 2 } else { 4 }) == 0 {
-                random.i64(20..2_000)
+            tick: if random.u8(..if theme.0[CLOCKS] + theme.0[OTHERS] > 0 { 2 } else { 4 }) == 0 {
+                let most = random.choice([2_000, 20_000]).unwrap_or(2_000);
+                random.i64(20..most)
             } else {
                 0
             },
@@ -158,11 +184,19 @@ impl Writer {
             large: random.choice([20, 50]).unwrap_or(20),
             first: random.choice([70, 70, 30]).unwrap_or(70),
             is_wide: false,
+            held: VecDeque::new(),
+            burst: (0, 0),
             random,
         };
         if theme.0[RIGHTS] > 0 {
             let user = |client: u64| Step::User(client, format!("user{}", client % 3).into_bytes());
             writer.planned.extend((1..=writer.clients).map(user));
+        }
+        if writer.selects && writer.random.u8(..3) == 0 {
+            let calls = (1..=writer.clients)
+                .step_by(2)
+                .map(|one| Step::Call(one, vec![b"SELECT".into(), b"1".into()]));
+            writer.planned.extend(calls);
         }
         writer.is_wide = number >= 8 && writer.random.u8(..6) == 0;
         let count = if writer.is_wide { writer.random.usize(18..=24) } else { writer.random.usize(2..=7) };
@@ -171,7 +205,7 @@ impl Writer {
                 (8 | 9, 1 | 2) => "FIXED",
                 _ if writer.is_wide && at % 4 > 0 => "FIXED",
                 (8, 3 | 4) => "LEASE",
-                (1, _) => {
+                (1, _) | (10, 0 | 3) => {
                     if writer.random.u8(..5) > 0 {
                         "THROTTLE"
                     } else {
@@ -266,6 +300,7 @@ impl Writer {
 
     fn key(&mut self, name: String, kind: &'static str) -> Key {
         let most = match self.random.u8(..6) {
+            _ if self.is_wide => self.random.i64(10..100),
             0 => 1,
             1 => self.random.i64(1..4),
             2 => self.random.i64(10..100),
@@ -278,12 +313,12 @@ impl Writer {
             "FIXED" => match self.random.u8(..if self.theme.1 > 10 { 6 } else { 12 }) {
                 1 => format!("{most} TOTAL"),
                 2 | 3 => format!("{most} TOTAL IDLE {period}"),
-                0 => format!("{most} {}", self.window()),
+                0 if !self.is_wide => format!("{most} {}", self.window()),
                 _ => format!("{most} {period}"),
             },
             "WINDOW" | "LOG" => format!("{most} {period}"),
             _ => {
-                let places = most.min(4);
+                let places = if self.is_wide { most } else { self.random.i64(1..=most.min(4)) };
                 return Key { name, kind, limit: format!("{places} {period}"), most: places };
             }
         };
@@ -292,6 +327,8 @@ impl Writer {
 
     fn quantity(&mut self, most: i64) -> i64 {
         match self.random.u8(..10) {
+            // One refusal of many limiters is that of the call.
+            _ if self.is_wide && !self.chance(2) => 1,
             0 => 0,
             1 => most + 1,
             _ if self.chance(self.large) => self.random.i64(1..=most),
@@ -299,8 +336,9 @@ impl Writer {
         }
     }
 
-    /// A limiter as the words of a call for several, for its share of a pool; `settles` for a difference.
-    fn limiter(&mut self, key: &Key, settles: bool, share: Option<i64>) -> String {
+    /// A limiter as the words of a call for several, with the quantity of the one that spills over to it.
+    fn limiter(&mut self, key: &Key, quantities: Quantities, share: Option<i64>) -> String {
+        let settles = matches!(quantities, Quantities::Settled { .. } | Quantities::Used);
         if key.kind == "LEASE" {
             let id = self.random.u8(..6);
             let (limit, lease) = key.limit.split_once(' ').unwrap_or((&key.limit, "1000"));
@@ -308,30 +346,22 @@ impl Writer {
             return format!("LEASE {limit} {lease} id{id}");
         }
         let mut quantity = self.quantity(key.most);
-        if settles && self.chance(60) {
-            quantity = -quantity;
+        match quantities {
+            Quantities::Renewed => quantity = 0,
+            Quantities::Settled { .. } if self.chance(60) => quantity = -quantity,
+            _ => {}
         }
         format!("{} {} {}", key.kind, key.limit, share.unwrap_or(quantity))
     }
 
-    /// The word between two limiters that are joined, and the quantity of the second one, if it is that of
-    /// the first one, `last`.
-    fn joined(&mut self, before: &Key, key: &Key, last: i64) -> (&'static str, Option<i64>) {
-        if before.kind != "LEASE" && key.kind != "LEASE" && self.random.bool() {
-            (" SPILL", Some(last))
-        } else {
-            (" ELSE", None)
-        }
-    }
-
-    /// The option HOLD.
-    fn hold(&mut self) -> String {
-        let (key, id, tag) = (self.random.u8(..8) / 7, self.random.u8(..4), self.tag);
+    /// The option HOLD of a call that takes, for the key of holds and an owner.
+    fn hold(&mut self, owner: &str) -> String {
+        let (key, id) = owner.split_once(' ').unwrap_or_default();
         if self.chance(10) {
-            return format!(" HOLD {tag}h{key}");
+            return format!(" HOLD {key}");
         }
         let period = self.period().min(5_000 * self.unit.1);
-        format!(" HOLD {tag}h{key} {period} o{id}")
+        format!(" HOLD {key} {period} {id}")
     }
 
     fn some_key(&mut self) -> Key {
@@ -352,9 +382,14 @@ impl Writer {
         key
     }
 
-    /// The call of a client that waits, if one is found soon.
-    fn awaited(&mut self) -> Option<Call> {
-        let client = self.random.u64(1..=self.clients);
+    /// The call of a client that waits, in this many cases of a hundred, if one is found soon.
+    fn awaited(&mut self, percent: u8) -> Option<Call> {
+        let (steps, client) = self.burst;
+        let (percent, client) =
+            if steps > 0 { (80, client) } else { (percent, self.random.u64(1..=self.clients)) };
+        if !self.chance(percent) {
+            return None;
+        }
         let words = with(|world| {
             let mut some = world.clients.range(client..).take(4);
             let blocked = some.find_map(|(_, one)| world.blocked.get(one.blocked?))?;
@@ -363,17 +398,67 @@ impl Writer {
         Call::parse(&words?)
     }
 
-    /// Different keys, the first of which is one that clients wait for more often.
+    /// The key that such a client waits for, or one that decides whether it is ready.
+    fn awaited_key(&mut self, percent: u8) -> Option<String> {
+        let mut call = self.awaited(percent)?;
+        let at = if self.random.bool() { 0 } else { self.random.usize(..call.parts.len()) };
+        Some(call.parts.swap_remove(at).key)
+    }
+
+    /// Different keys, the first of which is often one that clients wait for.
     fn some_keys(&mut self, first: bool) -> Vec<Key> {
         let count = self.random.usize(1..=self.keys.len().min(if self.is_wide { 20 } else { 4 }));
         let mut places: Vec<usize> = (0..self.keys.len()).collect();
         self.random.shuffle(&mut places);
-        if first && self.chance(self.first) {
-            places.retain(|&at| at != 0);
-            places.insert(0, 0);
+        let awaited = self.awaited_key(10).and_then(|name| self.keys.iter().position(|key| key.name == name));
+        if let Some(front) = awaited.or_else(|| (first && self.chance(self.first)).then_some(0)) {
+            places.retain(|&at| at != front);
+            places.insert(0, front);
         }
         places.truncate(count);
         places.into_iter().map(|at| self.keys[at].clone()).collect()
+    }
+
+    /// Keys of a call, of which those from `first` on may be joined to the one before.
+    fn chained(&mut self, mut keys: Vec<Key>, first: usize) -> Limiters {
+        let has_chain = self.chance(self.theme.1);
+        if has_chain && self.random.bool() {
+            // Pools of one kind.
+            keys[first - 1..].sort_by_key(|key| key.kind);
+        }
+        let mut before = "LEASE";
+        let words = keys.into_iter().enumerate().map(|(at, key)| {
+            let word = if !has_chain || at < first || !self.chance(75) {
+                ""
+            } else if before != "LEASE" && key.kind != "LEASE" && self.random.bool() {
+                " SPILL"
+            } else {
+                " ELSE"
+            };
+            before = key.kind;
+            (key, word)
+        });
+        words.collect()
+    }
+
+    /// The words of limiters, some of them, in percent, in shadow.
+    fn limiters(&mut self, limiters: &[(Key, &str)], quantities: Quantities, shadows: u8) -> String {
+        let (mut line, mut last) = (String::new(), 0);
+        for (at, (key, word)) in limiters.iter().enumerate() {
+            line += &format!("{word} {}", key.name);
+            let is_alone = word.is_empty() && limiters.get(at + 1).is_none_or(|(_, next)| next.is_empty());
+            if is_alone && self.chance(shadows) {
+                line += " SHADOW";
+            } else if is_alone && quantities == (Quantities::Settled { has_age: true }) && self.chance(40) {
+                line += &format!(" RESET {}", self.time(0, 2_000));
+            }
+            // What spills over is of the same quantity.
+            let share = if *word == " SPILL" { Some(last) } else { None };
+            let words = self.limiter(key, quantities, share);
+            last = words.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            line += &format!(" {words}");
+        }
+        line
     }
 
     fn single(&mut self) -> String {
@@ -381,16 +466,16 @@ impl Writer {
             return self.random.choice(["CL.TOP", "CL.TOP 2", "CL.TOP RESET"]).unwrap_or_default().into();
         }
         let mut key = self.some_key();
-        if self.chance(30)
-            && let Some(call) = self.awaited()
-            && let Some(awaited) = self.keys.iter().find(|key| key.name == call.parts[0].key)
-        {
+        let awaited = self.awaited_key(30).and_then(|name| self.keys.iter().find(|key| key.name == name));
+        // What the clients of a queue notice comes more often where there is one.
+        let most = if awaited.is_some() { 8 } else { 12 };
+        if let Some(awaited) = awaited {
             key = awaited.clone();
         }
         let Key { name, limit, .. } = &key;
         let quantity = self.quantity(key.most);
         match key.kind {
-            "THROTTLE" => match self.random.u8(..12) {
+            "THROTTLE" => match self.random.u8(..most) {
                 0 => format!("CL.PEEK {name} {limit} {quantity} MS"),
                 1 => format!("CL.REFUND {name} {limit} {quantity} MS"),
                 2 => format!("CL.CHARGE {name} {limit} {quantity} MS"),
@@ -422,15 +507,15 @@ impl Writer {
     }
 
     fn once(&mut self) -> String {
-        if !self.chance(self.repeated) {
+        // Somebody may wait for the very reply.
+        let awaited = self.awaited(10).and_then(|call| call.once);
+        if awaited.is_none() && !self.chance(self.repeated) {
             return String::new();
         }
         if self.chance(60) {
             self.once += 1;
         }
         let period = self.time(50, 5_000);
-        // Somebody may wait for the very reply.
-        let awaited = if self.chance(40) { self.awaited().and_then(|call| call.once) } else { None };
         let name = awaited.and_then(|name| String::from_utf8(name).ok());
         let name = name.unwrap_or_else(|| format!("{}once{}", self.tag, self.once % 4));
         format!(" ONCE {name} {period}")
@@ -438,63 +523,54 @@ impl Writer {
 
     /// The settlement of a flow of which a client waits. What is settled has often come back already.
     fn settled_flow(&mut self) -> Option<String> {
-        let call = self.awaited().filter(|call| call.flow.is_some())?;
+        let call = self.awaited(50).filter(|call| call.flow.is_some())?;
         let key =
             self.keys.iter().find(|key| key.name == call.parts[0].key && key.kind != "LEASE").cloned()?;
-        let (flow, units) = (self.random.u8(..4), self.random.i64(-key.most..=key.most / 2));
+        let own = call.flow.filter(|_| self.random.bool()).and_then(|flow| String::from_utf8(flow).ok());
+        let flow = own.unwrap_or_else(|| format!("f{}", self.random.u8(..4)));
+        let units = self.random.i64(-key.most..=key.most / 2);
         let age = if self.chance(70) { format!(" AGO {}", self.time(0, 100_000)) } else { String::new() };
-        Some(format!("CL.MSETTLE {} {} {} {units}{age} FLOW f{flow} MS", key.name, key.kind, key.limit))
+        Some(format!("CL.MSETTLE {} {} {} {units}{age} FLOW {flow} MS", key.name, key.kind, key.limit))
     }
 
     fn several(&mut self) -> String {
         let what = self.random.u8(..10);
         if (1..=3).contains(&what)
-            && self.chance(30)
             && let Some(line) = self.settled_flow()
         {
             return line;
         }
-        let keys = self.some_keys(what == 1);
-        let mut line = match what {
-            0 => "CL.MPEEK".to_owned(),
-            1..=3 => "CL.MSETTLE".to_owned(),
-            _ => "CL.MTAKE".to_owned(),
+        let (verb, settles) = match what {
+            0 => ("CL.MPEEK", false),
+            1..=3 => ("CL.MSETTLE", true),
+            _ => ("CL.MTAKE", false),
         };
-        let settles = (1..=3).contains(&what);
         let holds = self.chance(self.theme.1);
+        // Owners renew and settle what they have taken, or take more of it.
+        let known =
+            if holds && self.chance(60) { self.random.choice(self.held.iter()).cloned() } else { None };
+        let (limiters, owner) = known.unwrap_or_else(|| {
+            let keys = self.some_keys(what == 1);
+            let limiters = if settles && !holds {
+                keys.into_iter().map(|key| (key, "")).collect()
+            } else {
+                self.chained(keys, 1)
+            };
+            (limiters, format!("{}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4)))
+        });
         let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
-        let has_chain = (!settles || holds) && self.chance(self.theme.1);
-        let is_renewal = holds && !settles && self.chance(15);
-        let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
-        for key in &keys {
-            let mut share = (settles && holds).then(|| self.quantity(key.most)).or(is_renewal.then_some(0));
-            let mut may_join = true;
-            match before {
-                Some(before) if has_chain && self.chance(75) => {
-                    let (word, same) = self.joined(before, key, last);
-                    line += word;
-                    share = same.or(share);
-                    line += &format!(" {}", key.name);
-                }
-                _ => {
-                    line += &format!(" {}", key.name);
-                    if what > 3 && self.chance(12) {
-                        line += " SHADOW";
-                        may_join = false;
-                    } else if age.is_some() && self.chance(40) {
-                        line += &format!(" RESET {}", self.time(0, 2_000));
-                    }
-                }
-            }
-            let words = self.limiter(key, settles, share);
-            last = words.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            line += &format!(" {words}");
-            before = Some(key).filter(|_| may_join);
-        }
+        let quantities = match (settles, holds) {
+            (true, true) => Quantities::Used,
+            (true, false) => Quantities::Settled { has_age: age.is_some() },
+            (false, true) if self.chance(30) => Quantities::Renewed,
+            _ => Quantities::Taken,
+        };
+        let shadows = if what > 3 { 12 } else { 0 };
+        let mut line = format!("{verb}{}", self.limiters(&limiters, quantities, shadows));
         if let Some(age) = age {
             line += &format!(" AGO {age}");
         }
-        if what == 1 && !has_chain && self.chance(50) {
+        if what == 1 && limiters.iter().all(|(_, word)| word.is_empty()) && self.random.bool() {
             line += &format!(" FLOW f{}", self.random.u8(..3));
         }
         if what > 0 {
@@ -502,12 +578,21 @@ impl Writer {
         }
         if holds {
             line += &match what {
-                0 => format!(" HOLD {}h{}", self.tag, self.random.u8(..8) / 7),
-                1..=3 => format!(" HOLD {}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4)),
-                _ => self.hold(),
+                0 => format!(" HOLD {}", owner.split(' ').next().unwrap_or_default()),
+                1..=3 => format!(" HOLD {owner}"),
+                _ => self.hold(&owner),
             };
+            if what > 3 {
+                self.remember(limiters, owner);
+            }
         }
         line + " MS"
+    }
+
+    /// Remembers what an owner has taken, if it has.
+    fn remember(&mut self, limiters: Limiters, owner: String) {
+        self.held.push_front((limiters, owner));
+        self.held.truncate(4);
     }
 
     fn timeout(&mut self) -> String {
@@ -530,25 +615,8 @@ impl Writer {
         if self.chance(self.narrow) {
             keys.truncate(1);
         }
-        let mut line = "CL.BMTAKE".to_owned();
-        let has_chain = self.chance(self.theme.1);
-        let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
-        for (at, key) in keys.iter().enumerate() {
-            let (mut shadow, mut share) = ("", None);
-            match before {
-                Some(before) if has_chain && at > 1 && self.chance(75) => {
-                    let word;
-                    (word, share) = self.joined(before, key, last);
-                    line += word;
-                }
-                _ if self.chance(5) => shadow = " SHADOW",
-                _ => {}
-            }
-            let words = self.limiter(key, false, share);
-            last = words.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            line += &format!(" {}{shadow} {words}", key.name);
-            before = Some(key).filter(|_| shadow.is_empty());
-        }
+        let limiters = self.chained(keys, 2);
+        let mut line = format!("CL.BMTAKE{}", self.limiters(&limiters, Quantities::Taken, 5));
         let timeout = self.timeout();
         if timeout != "0" {
             line += &format!(" TIMEOUT {timeout}");
@@ -567,20 +635,19 @@ impl Writer {
         }
         line += &self.once();
         if self.chance(self.theme.1) {
-            line += &self.hold();
+            let owner = format!("{}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4));
+            line += &self.hold(&owner);
+            self.remember(limiters, owner);
         }
         line + " MS"
     }
 
     fn native(&mut self) -> String {
         let (mut one, other) = (self.some_key().name, self.some_key().name);
-        if self.theme.1 > 10 && self.chance(5) {
+        if self.theme.1 > 10 && self.chance(15) {
             one = format!("{}h0", self.tag);
-        }
-        if self.chance(40)
-            && let Some(call) = self.awaited()
-        {
-            one = call.parts[0].key.clone();
+        } else if let Some(name) = self.awaited_key(40) {
+            one = name;
         }
         match self.random.u8(..if self.selects { 26 } else { 24 }) {
             0..=6 => format!("DEL {one}"),
@@ -596,6 +663,8 @@ impl Writer {
             19 => format!("SADD {one} text"),
             20 => format!("INCR {one}"),
             21 => format!("UNLINK {one}"),
+            // As many parts as there may be.
+            22 if self.random.bool() => format!("ZADD {one} 99995 parts"),
             22 => format!("ZADD {one} {} text", self.random.u8(..2)),
             23 => format!("ZREM {one} parts"),
             _ => format!("SELECT {}", self.random.u8(..2)),
@@ -616,16 +685,22 @@ impl Writer {
 
     fn pass(&mut self) -> Step {
         // To an instant at which something happens, or just before it.
+        let is_timer = self.random.u8(..3) == 0;
         let next = with(|world| {
             let timers = world.timers.keys().map(|(at, _)| at * 1_000 - clock::wall());
             let expiries = world
                 .keys
                 .iter()
                 .filter_map(|(_, _, entry)| Some((entry.expiry? + 1) * MILLI - clock::wall()));
+            let expiries = expiries.take(if is_timer { 0 } else { usize::MAX });
             timers.chain(expiries).filter(|left| *left > 0).collect::<Vec<_>>()
         });
         let nanos = match (self.random.u8(..10), self.random.choice(next)) {
-            (0..=2, Some(left)) if left < 1 << 50 => left - self.random.choice([0, 1, MILLI]).unwrap_or(0),
+            (0..=2, Some(left)) if left < 1 << 50 => {
+                // Where time passes within a call, at an instant within the next one, too.
+                let within = self.random.i64(0..64) * with(|world| world.settings.tick);
+                left - self.random.choice([within, 1, MILLI]).unwrap_or(0)
+            }
             (0..=3, _) => self.random.i64(0..50) * MILLI,
             (4, _) => 0,
             (5, _) => self.random.i64(0..5_000_000),
@@ -688,7 +763,18 @@ impl Writer {
         if let Some(step) = self.planned.pop() {
             return step;
         }
-        let (weights, _) = self.theme;
+        let (mut weights, _) = self.theme;
+        match self.burst.0 {
+            0 if self.random.u8(..32) == 0 => {
+                self.burst = (self.random.u8(2..7), self.random.u64(1..=self.clients));
+            }
+            0 => {}
+            steps => {
+                self.burst.0 = steps - 1;
+                weights[PASS] = 0;
+                weights[NATIVE] *= 2;
+            }
+        }
         let mut drawn = self.random.u32(..weights.iter().sum::<u32>());
         let mut what = 0;
         while drawn >= weights[what] {
@@ -754,7 +840,7 @@ impl Writer {
                 self.random.choice(["comes", "goes", "returns", "ends"]).unwrap_or("comes").into(),
             ),
             11 => self.lasts(Step::Role(true), Step::Role(false)),
-            12 => match self.random.u8(..8) {
+            12 => match self.random.u8(..if self.cluster { 12 } else { 8 }) {
                 0 => Step::Pause(self.random.i64(1..1_500) * MILLI),
                 1 => self.lasts(Step::Full(true), Step::Full(false)),
                 2 | 3 => {
@@ -763,11 +849,11 @@ impl Writer {
                     self.lasts(Step::Denied(true, name.clone(), key.clone()), Step::Denied(false, name, key))
                 }
                 4 => Step::User(client, format!("user{}", self.random.u8(..2)).into_bytes()),
-                5 if self.cluster => {
+                5 | 8 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
                     self.lasts(Step::Moved(true, key.clone()), Step::Moved(false, key))
                 }
-                6 if self.cluster => {
+                6 | 9..=11 if self.cluster => {
                     let key = self.some_key().name.into_bytes();
                     let step = self.lasts(Step::Left(true, key.clone()), Step::Left(false, key));
                     if self.random.bool() {
