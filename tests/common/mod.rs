@@ -2,6 +2,7 @@
 
 mod client;
 mod clock;
+mod cluster;
 mod commands;
 mod docker;
 mod entries;
@@ -18,6 +19,7 @@ mod waiter;
 
 pub use client::{Client, Snapshot, Words, ints};
 pub use clock::{Clock, SECOND};
+pub use cluster::{certificate, cluster, wait_for_cluster};
 pub use commands::{COMMANDS, Command, KINDS, Kind};
 pub use docker::{Container, docker, run, unique_name, wait_until_healthy};
 pub use entries::{Entry, entries};

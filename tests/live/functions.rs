@@ -2,8 +2,8 @@
 //! the two on a clock that stands still.
 
 use crate::common::{
-    Client, Effect, FUNCTIONS, Footprint, Options, ReplicaStream, Server, Throttle, ceil_div, has_functions,
-    load_functions, read_aof, requires, to_function, wait_until, wall_ns,
+    Client, Effect, FUNCTIONS, Footprint, Options, ReplicaStream, Server, Throttle, ceil_div, cluster,
+    has_functions, load_functions, read_aof, requires, to_function, wait_until, wall_ns,
 };
 use crate::renamed::everything;
 
@@ -427,13 +427,9 @@ fn nothing_of_a_call_stays_in_the_interpreter() {
 #[test]
 fn in_a_cluster() {
     requires!(has_functions(), NONE);
-    let server = Options::new().without_module().set("cluster-enabled", "yes").start();
+    let server = cluster(1, || Options::new().without_module()).remove(0);
     let mut client = loaded(&server);
-    client.call("CLUSTER ADDSLOTSRANGE 0 16383");
-    wait_until("the cluster to be up", || match client.ask(&function("CL.THROTTLE k 9 10 3600 8")) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    });
+    client.call(&function("CL.THROTTLE k 9 10 3600 8"));
     assert_eq!(client.ints(&function("CL.PEEK k 9 10 3600"))[..3], [0, 10, 2]);
 }
 

@@ -1,8 +1,8 @@
 //! ONCE: calls for several limiters that may be repeated.
 
-use crate::common::{Client, KINDS, Options, ReplicaStream, Server, WRONGTYPE, read_aof, requires};
+use crate::common::{Client, KINDS, Options, ReplicaStream, Server, WRONGTYPE, cluster, read_aof, requires};
 use crate::replication::{attach, catch_up};
-use crate::several::{own_all_slots, rows};
+use crate::several::rows;
 use redis::Value;
 
 const KEYS: [&str; KINDS.len()] = ["t", "f", "b", "x", "w", "l", "p"];
@@ -178,9 +178,8 @@ fn the_key_is_one_of_the_calls_keys() {
 
 #[test]
 fn in_a_cluster_the_key_is_in_the_slot() {
-    let server = Options::new().set("cluster-enabled", "yes").start();
-    let mut client = server.connect();
-    own_all_slots(&mut client);
+    let nodes = cluster(1, Options::new);
+    let mut client = nodes[0].connect();
     for command in ["CL.MTAKE", "CL.MSETTLE"] {
         let error = client.error(&format!("{command} a LOG 5 60 1 ONCE o 60"));
         assert!(error.starts_with("CROSSSLOT "), "{error}");

@@ -1,7 +1,7 @@
 //! Servers whose configuration renames commands: a call that needs a missing one is an error before anything
 //! is written.
 
-use crate::common::{BINARY, COMMANDS, Client, Options, ReplicaStream, Server, Waiter, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Options, ReplicaStream, Server, Waiter, cluster, wall_ns};
 
 /// Calls that write, each with its key and the commands that its effects need. Their order matters: without a
 /// lease there is nothing to renew.
@@ -161,9 +161,8 @@ fn refusals_and_checks_need_no_effects() {
 /// Every waiter got TRYAGAIN at its turn, as if the key had moved away.
 #[test]
 fn a_client_that_waits_in_a_cluster_is_admitted_without_exists() {
-    let server = Options::new().set("cluster-enabled", "yes").rename("EXISTS", "").start();
+    let server = cluster(1, || Options::new().rename("EXISTS", "")).remove(0);
     let mut client = server.connect();
-    crate::several::own_all_slots(&mut client);
     client.call("CL.THROTTLE k 0 1 200 1 MS");
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 200 1 0 MS");
     assert_eq!(waiter.answer().split(' ').next(), Some("0"));

@@ -1,6 +1,6 @@
 //! CL.MTAKE, CL.MPEEK and CL.MSETTLE: several limiters of any kind in one call.
 
-use crate::common::{Client, KINDS, Options, ReplicaStream, Server, wait_until};
+use crate::common::{Client, KINDS, Options, ReplicaStream, Server, cluster};
 
 /// The rows of a call: the combined one, then one for each key.
 pub fn rows<W: crate::common::Words + ?Sized>(client: &mut Client, command: &W) -> Vec<Vec<i64>> {
@@ -188,28 +188,10 @@ fn a_key_that_is_named_twice_is_found_among_few_and_among_many() {
     }
 }
 
-/// Makes a cluster of one node.
-pub fn own_all_slots(client: &mut Client) {
-    for from in (0..16384).step_by(4096) {
-        let slots: Vec<String> = (from..from + 4096).map(|slot| slot.to_string()).collect();
-        client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-    }
-    wait_for_cluster(client);
-}
-
-/// Waits until the cluster of the node serves all slots.
-pub fn wait_for_cluster(client: &mut Client) {
-    wait_until("the cluster to be up", || match client.text("CLUSTER INFO") {
-        info if info.contains("cluster_state:ok") => Ok(()),
-        info => Err(info),
-    });
-}
-
 #[test]
 fn in_a_cluster_all_keys_share_a_slot() {
-    let server = Options::new().set("cluster-enabled", "yes").start();
-    let mut client = server.connect();
-    own_all_slots(&mut client);
+    let nodes = cluster(1, Options::new);
+    let mut client = nodes[0].connect();
     for command in ["CL.MTAKE", "CL.MPEEK", "CL.MSETTLE"] {
         let error = client.error(&format!("{command} a THROTTLE 9 10 60 1 b LOG 5 60 1"));
         assert!(error.starts_with("CROSSSLOT "), "{error}");

@@ -1,8 +1,8 @@
 //! CL.BTHROTTLE: which clients wait, for how long, and every way in which a wait ends.
 
 use crate::common::{
-    BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, module_path, report_skip, requires,
-    wait_for_blocked, wait_until, wall_ns,
+    BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, cluster, module_path, report_skip,
+    requires, wait_for_blocked, wait_for_cluster, wait_until, wall_ns,
 };
 use redis::Value;
 use std::time::{Duration, Instant};
@@ -470,11 +470,10 @@ fn ten_thousand_at_once() {
 /// for as long as it was a replica.
 #[test]
 fn a_primary_of_a_cluster_that_becomes_a_replica_unblocks_all() {
-    let [server, successor] = [(); 2].map(|()| Options::new().set("cluster-enabled", "yes").start());
+    let server = cluster(1, Options::new).remove(0);
+    let successor = Options::new().set("cluster-enabled", "yes").start();
     let (mut client, mut next) = (server.connect(), successor.connect());
-    client.call("CLUSTER SET-CONFIG-EPOCH 1");
     next.call("CLUSTER SET-CONFIG-EPOCH 2");
-    crate::several::own_all_slots(&mut client);
     next.call(&format!("CLUSTER MEET 127.0.0.1 {}", server.port()));
     let primary = client.text("CLUSTER MYID");
     wait_until("the replica to know its primary", || next.ask(&format!("CLUSTER REPLICATE {primary}")));
@@ -506,9 +505,8 @@ fn a_primary_of_a_cluster_that_becomes_a_replica_unblocks_all() {
 
 #[test]
 fn a_cluster_serves_its_waiters() {
-    let server = Options::new().set("cluster-enabled", "yes").start();
+    let server = cluster(1, Options::new).remove(0);
     let mut client = server.connect();
-    crate::several::own_all_slots(&mut client);
     client.throttle_checked("k", HOURLY);
     let mut waiters = queue(&server, &mut client, 2);
     client.call("DEL k");
@@ -527,7 +525,7 @@ fn a_cluster_serves_its_waiters() {
     drop(waiters);
     wait_for_blocked(&mut client, 0);
     client.call(&format!("CLUSTER ADDSLOTS {slot}"));
-    crate::several::wait_for_cluster(&mut client);
+    wait_for_cluster(&[&server]);
     client.call("CL.THROTTLE {j}k 0 1 3600");
     let hourly = ["CL.BTHROTTLE {j}k 0 1 3600 1 0", "CL.BMTAKE {j}k THROTTLE 0 1 3600 1"];
     let mut waiters = hourly.map(|call| Waiter::ask(&server, call));

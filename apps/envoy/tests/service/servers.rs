@@ -1,9 +1,8 @@
 //! Servers of the limiters of every kind: with passwords, in a cluster, behind Sentinels, and encrypted.
 
-use crate::common::{self, Options, Server, wait_until};
+use crate::common::{self, Options, Server, wait_for_cluster, wait_until};
 use crate::harness::{Client, Service, descriptor, is_ok, request, rows, until_contains};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,28 +32,7 @@ fn node() -> Server {
 
 /// Three primaries that share the slots.
 fn cluster() -> Vec<Server> {
-    let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
-    for (index, (node, slots)) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate() {
-        let mut client = node.connect();
-        client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
-        client.call(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
-        client.call(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
-    }
-    until_known(&nodes.iter().collect::<Vec<_>>());
-    nodes
-}
-
-/// Waits until each node knows all of them.
-fn until_known(nodes: &[&Server]) {
-    for node in nodes {
-        let mut client = node.connect();
-        wait_until("the cluster to be well", || {
-            let (info, known) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
-            let count = format!("cluster_known_nodes:{}", nodes.len());
-            let whole = info.contains("cluster_state:ok") && info.contains(&count);
-            if whole && !known.contains("handshake") { Ok(()) } else { Err(format!("{info}{known}")) }
-        });
-    }
+    common::cluster(3, Options::new)
 }
 
 /// The nodes, as the setting `REDIS_URL` has them.
@@ -98,7 +76,7 @@ async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
 fn replica(nodes: &[Server], of: &Server) -> Server {
     let replica = node();
     replica.connect().call(&format!("CLUSTER MEET 127.0.0.1 {}", of.port()));
-    until_known(&nodes.iter().chain([&replica]).collect::<Vec<_>>());
+    wait_for_cluster(&nodes.iter().chain([&replica]).collect::<Vec<_>>());
     let id = of.connect().text("CLUSTER MYID");
     replica.connect().call(&format!("CLUSTER REPLICATE {id}"));
     for node in nodes {
@@ -359,18 +337,9 @@ async fn a_connection_may_take_longer_than_a_call() {
     }
 }
 
-/// Makes a certificate of `localhost`, which is its own authority, and its key: the files NAME.pem and
-/// NAME.key.
+/// Makes a certificate of this machine, and its key.
 pub fn certificate(folder: &Path, name: &str) {
-    let openssl = |words: &str| {
-        let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
-        assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    // OpenSSL looks for an authority by this name, so it is not the same for all.
-    let subject = format!("-subj /CN={name} -addext subjectAltName=DNS:localhost,IP:127.0.0.1");
-    openssl(&format!("req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr {subject}"));
-    let sign = format!("-signkey {name}.key -days 2 -copy_extensions copy");
-    openssl(&format!("x509 -req -in {name}.csr {sign} -out {name}.pem"));
+    common::certificate(folder, name, "DNS:localhost,IP:127.0.0.1", 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -485,7 +454,7 @@ async fn new_certificates_hold_for_new_connections_to_the_server() {
         let mut admin = server.connect();
         if kind == "CLUSTER" {
             admin.call("CLUSTER ADDSLOTSRANGE 0 16383");
-            until_known(&[&server]);
+            wait_for_cluster(&[&server]);
         }
         let [authority, own, key] = ["redis.pem", "envoy.pem", "envoy.key"].map(file);
         let settings = [

@@ -1,7 +1,7 @@
 //! Three nodes: every call goes to the node of its key at once.
 
 use crate::commands::each_command;
-use crate::common::{Options, Server, wait_until};
+use crate::common::{self, Options, Server};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis_cell_client::{
@@ -14,29 +14,7 @@ use crate::commands::{HOUR, nearly};
 
 /// Three primaries that share the slots.
 pub fn cluster() -> Vec<Server> {
-    cluster_with(Options::new)
-}
-
-/// Three primaries with these options that share the slots.
-pub fn cluster_with(options: impl Fn() -> Options) -> Vec<Server> {
-    let start = || options().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
-    let nodes: Vec<Server> = (0..3).map(|_| start()).collect();
-    for (index, (node, slots)) in nodes.iter().zip([0..5461, 5461..10923, 10923..16384]).enumerate() {
-        let mut client = node.connect();
-        client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
-        let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-        client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-        client.call(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
-    }
-    for node in &nodes {
-        let mut client = node.connect();
-        wait_until("the cluster to be well", || {
-            let (info, known) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
-            let whole = info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3");
-            if whole && !known.contains("handshake") { Ok(()) } else { Err(format!("{info}{known}")) }
-        });
-    }
-    nodes
+    common::cluster(3, Options::new)
 }
 
 pub fn client(nodes: &[Server]) -> ClusterClient {

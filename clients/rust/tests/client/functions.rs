@@ -1,7 +1,7 @@
 //! The function library in place of the module.
 
-use crate::cluster::{self, assert_no_redirections, cluster_with};
-use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, load_functions, requires};
+use crate::cluster::{self, assert_no_redirections};
+use crate::common::{self, BINARY, Client, FUNCTIONS, Options, Server, load_functions, requires};
 use crate::{calls, client};
 use redis_cell_client::{
     AsyncCellCommands, Backend, CellCommands, CellConnection, DecidedBy, Decision, Fixed, FixedWindow, Guard,
@@ -67,7 +67,7 @@ fn the_library_answers_as_the_module() {
 #[test]
 fn the_library_in_a_cluster() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
-    let nodes = cluster_with(|| Options::new().without_module());
+    let nodes = common::cluster(3, || Options::new().without_module());
     for node in &nodes {
         load_functions(&mut node.connect(), &FUNCTIONS);
     }

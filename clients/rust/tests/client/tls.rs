@@ -1,6 +1,6 @@
 //! Servers that are reached over TLS. A certificate that must be replaced is an error, whatever the choice.
 
-use crate::common::{Options, Server};
+use crate::common::{Options, Server, certificate};
 use crate::unavailable::{KEY, PATIENCE, choices, limit};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, TlsCertificates};
@@ -8,20 +8,6 @@ use redis_cell_client::{BlockingGuard, DecidedBy, Guard, Units, is_unavailable};
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
-
-/// Makes a certificate, which is its own authority, and its key: the files NAME.pem and NAME.key.
-fn certificate(folder: &Path, name: &str, host: &str, days: &str) {
-    let openssl = |words: &str| {
-        let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
-        assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    let subject = format!("-subj /CN={host} -addext subjectAltName=DNS:{host}");
-    openssl(&format!("req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr {subject}"));
-    // A number of days below zero makes a certificate that has expired.
-    let sign = format!("-signkey {name}.key -days {days} -copy_extensions copy");
-    openssl(&format!("x509 -req -in {name}.csr {sign} -out {name}.pem"));
-}
 
 /// A server with a certificate, and its port for TLS.
 fn server(folder: &Path, name: &str) -> (Server, u16) {
@@ -40,10 +26,10 @@ fn server(folder: &Path, name: &str) -> (Server, u16) {
 #[tokio::test]
 async fn a_certificate_that_must_be_replaced_is_an_error_in_every_choice() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, host, days) in
-        [("good", "localhost", "2"), ("expired", "localhost", "-1"), ("other", "elsewhere", "2")]
+    for (name, hosts, days) in
+        [("good", "DNS:localhost", 2), ("expired", "DNS:localhost", -1), ("other", "DNS:elsewhere", 2)]
     {
-        certificate(folder.path(), name, host, days);
+        certificate(folder.path(), name, hosts, days);
     }
     // The server's certificate, and the authority that the client trusts.
     for (name, trusted, expected) in [

@@ -10,7 +10,7 @@ use redis::cluster::ClusterClient;
 use redis::{ErrorKind, RedisResult};
 use redis_cell_client::{
     Answer, AsyncCellCommands, Backend, BlockingGuard, CellCommands, CellConnection, DecidedBy, Decision,
-    Fixed, FixedWindow, Guard, Limit, LocalLimiter, MTake, Quantity, Rate, Saturate, Together, Units,
+    Fixed, FixedWindow, Guard, Limit, LocalLimiter, MTake, Policy, Quantity, Rate, Saturate, Together, Units,
     WhenUnavailable, call, is_unavailable,
 };
 use std::num::NonZeroU32;
@@ -492,23 +492,17 @@ fn break_connections(nodes: &[Server]) {
 async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
     let nodes = cluster();
     let mut connection = cluster_client(&nodes).get_async_connection().await.unwrap();
+    let mut other = cluster_client(&nodes).get_connection().unwrap();
     connection.cl_throttle(KEY, limit(), Units(4)).await.unwrap();
     let call = tokio::spawn(async move { connection.cl_bthrottle(KEY, limit(), Units(1), None).await });
     break_connections(&nodes);
-    let reply = tokio::time::timeout(PATIENCE, call).await.expect("the call was sent again");
-    assert!(reply.unwrap().is_err());
-    assert_eq!(waiting(&nodes), 0);
-}
-
-#[test]
-fn a_blocking_connection_to_a_cluster_whose_retries_are_off_sends_a_call_once() {
-    let nodes = cluster();
-    let mut connection = cluster_client(&nodes).get_connection().unwrap();
-    connection.cl_throttle(KEY, limit(), Units(4)).unwrap();
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || sender.send(connection.cl_bthrottle(KEY, limit(), Units(1), None)));
+    assert!(ends("a call that is sent again", call).await.unwrap().is_err());
+    other.cl_throttle(KEY, limit(), Units(0)).unwrap();
+    let call = tokio::spawn(blocking("a call that is sent again", move || {
+        other.cl_bthrottle(KEY, limit(), Units(1), None)
+    }));
     break_connections(&nodes);
-    assert!(receiver.recv_timeout(PATIENCE).expect("the call was sent again").is_err());
+    assert!(call.await.unwrap().is_err());
     assert_eq!(waiting(&nodes), 0);
 }
 
@@ -631,12 +625,16 @@ fn the_shares_of_all_processes_are_the_limit_together() {
 }
 
 #[test]
-fn a_local_limiter_rejects_the_arguments_that_the_server_rejects() {
+fn a_local_limiter_and_a_policy_reject_the_limits_that_the_server_rejects() {
+    let server = Server::start();
+    let mut connection = client(server.port()).get_connection().unwrap();
     let local = two_processes();
     let nothing = Rate::per_second(0);
     let huge = Rate::per_second(u64::MAX);
     for limit in [
         nothing.burst(0).into(),
+        Rate::new(5, Duration::ZERO).into(),
+        Rate::new(1, Duration::from_secs(9_000_000_000)).into(), // a unit until after 2262
         Limit::Funnel(nothing.capacity(1)),
         Limit::Bucket(Rate::per_second(1).capacity(0)),
         Fixed::new(0, FixedWindow::month()).into(),
@@ -652,6 +650,9 @@ fn a_local_limiter_rejects_the_arguments_that_the_server_rejects() {
         Limit::Funnel(huge.capacity(u64::MAX)),
         Rate::new(1, Duration::MAX).burst(u64::MAX).into(),
     ] {
+        let reply = call::take(KEY, limit, Units(1)).and_then(|call| call.query::<Answer>(&mut connection));
+        assert!(reply.is_err(), "{limit:?}");
+        assert!(Policy::new("p", limit).is_err(), "{limit:?}");
         assert!(local.take(KEY, limit, Units(1)).is_err(), "{limit:?}");
         assert!(local.take(KEY, limit, Saturate(u64::MAX)).is_err(), "{limit:?}");
     }
