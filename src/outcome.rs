@@ -203,7 +203,8 @@ fn reply_rows(
 }
 
 /// Counts the limiters in shadow that would refuse a call for several, and records the limiters that refuse
-/// it, a chain under its first key. If all admit it, but the key of `HOLD` has no room, the first is recorded.
+/// it, a chain under its first key. If all admit it, but the key of `HOLD` has no room, it records the first
+/// one.
 #[inline(always)]
 fn count_refusals<C: Command>(call: &Call, rows: &[several::Row], is_refused: bool) {
     rows.iter().filter(|row| row.would_refuse()).for_each(|_| C::TALLY.count_besides(SHADOW_REFUSED));
