@@ -169,8 +169,8 @@ fn replies_and_keys_are_those_of_a_real_server() {
 /// The comparison with the append-only file finds effects that a server has not written.
 #[test]
 fn what_is_not_in_the_append_only_file_is_found() {
-    let follow_one = || assert_ne!(follow(0, 400), 0);
-    let found = std::panic::catch_unwind(|| common::with_fault("lose-effects", follow_one));
+    let follow_some = || (0..6).for_each(|number| assert_ne!(follow(number, 400), 0));
+    let found = std::panic::catch_unwind(|| common::with_fault("lose-effects", follow_some));
     let text = found.expect_err("a server that loses effects").downcast::<String>().expect("a text");
     assert!(text.contains("loaded from the append-only file"), "{text}");
 }
