@@ -484,7 +484,9 @@ def calls_of_units(dice: random.Random, large: Any, small: Any) -> Iterator[wire
 def calls_of_leases(dice: random.Random) -> Iterator[wire.Call[Any]]:
     for _ in range(200):
         lease = Lease(dice.randrange(1, 4), lease=dice.choice([1000, 2000, 3000]), holder=dice.choice("vwxyz"))
-        yield dice.choice([wire.acquire("k", lease), wire.release("k", lease), wire.msettle(Release("k", lease))])
+        yield dice.choice([wire.acquire, wire.renew, wire.release, lambda key, own: wire.msettle(Release(key, own))])(
+            "k", lease
+        )
 
 
 @pytest.mark.parametrize("limits", [*LIMITS, None], ids=lambda limits: limits[0].kind if limits else "LEASE")

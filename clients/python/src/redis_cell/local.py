@@ -504,6 +504,12 @@ class LocalLimiters:
         elif chained:
             state.take(now, used)
 
+    def renew(self, take: Take) -> bool:
+        """Renews a lease, like CL.RENEW."""
+        with self.lock:
+            holds = self._of(take).look(self.clock() // 1000, 0).held
+        return holds and bool(self.decide((take,), saturate=False, taking=True))
+
     def release(self, key: Key, holder: str | bytes) -> bool:
         """Gives a place back, like CL.RELEASE."""
         with self.lock:

@@ -180,6 +180,10 @@ class Policy:
             )
         return Together(min(rows.values(), key=lambda row: row.remaining), rows)
 
+    def renew(self, take: Take) -> bool:
+        # The server may know of a lease that this process does not know.
+        return bool(self.decide((take,), saturate=False, taking=True)[take.key])
+
     def release(self, key: Key, holder: str | bytes) -> bool:
         return self.local.release(key, holder)
 

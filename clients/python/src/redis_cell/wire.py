@@ -174,6 +174,10 @@ class Decide(Protocol):
         """Returns the holders of places."""
         ...
 
+    def renew(self, take: Take) -> bool:
+        """Renews a lease."""
+        ...
+
     def release(self, key: Key, holder: str | bytes) -> bool:
         """Gives back a place that was acquired without the server."""
         ...
@@ -427,9 +431,7 @@ def renew(key: Key, lease: Lease) -> Call[bool]:
     """Sets a new end for a lease: CL.RENEW. Returns False if its holder has no place."""
     take = Take(key, of_kind(lease, "lease", Lease))
     arguments = (micros(lease.lease, "lease"), lease.holder, "US")
-    return Call(
-        "CL.RENEW", key, arguments, bool, decide=lambda by: bool(by.decide((take,), saturate=False, taking=True)[key])
-    )
+    return Call("CL.RENEW", key, arguments, bool, decide=lambda by: by.renew(take))
 
 
 def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
