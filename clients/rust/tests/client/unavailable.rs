@@ -492,11 +492,11 @@ fn break_connections(nodes: &[Server]) {
 async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
     let nodes = cluster();
     let mut connection = cluster_client(&nodes).get_async_connection().await.unwrap();
-    let mut other = cluster_client(&nodes).get_connection().unwrap();
     connection.cl_throttle(KEY, limit(), Units(4)).await.unwrap();
     let call = tokio::spawn(async move { connection.cl_bthrottle(KEY, limit(), Units(1), None).await });
     break_connections(&nodes);
     assert!(ends("a call that is sent again", call).await.unwrap().is_err());
+    let mut other = cluster_client(&nodes).get_connection().unwrap();
     other.cl_throttle(KEY, limit(), Units(0)).unwrap();
     let call = tokio::spawn(blocking("a call that is sent again", move || {
         other.cl_bthrottle(KEY, limit(), Units(1), None)
