@@ -440,7 +440,7 @@ impl<'w> Scanned<'w> {
                 Keyword::Flow => {
                     let (_, name) = value()?;
                     // With more behind it, it would be read as a key and its limiter.
-                    if GRAMMARS.iter().any(|kind| is(name, kind.word)) {
+                    if GRAMMARS.iter().any(|kind| name.eq_ignore_ascii_case(kind.word)) {
                         return Err(Error::Syntax);
                     }
                     let weighs = words.next_if(|(_, word)| is(word, WEIGHT.name.as_bytes())).is_some();
