@@ -282,11 +282,11 @@ end
 -- Returns whether the open window, which ends at an instant, is that of a part. The end changes a little when its key
 -- is moved to another server.
 local function is_window(part, ends)
-    if not ends or part.window == nanos_of(ends) then
-        return ends ~= nil
+    if not ends then
+        return false
     end
-    local known = Book.moment_of(part.window)
-    return now < known and are_near(known, ends, 1)
+    local known = instant(part.window)
+    return part.window == nanos_of(ends) or now < known and are_near(known, ends, 1)
 end
 
 -- Returns the units that come back to a window.
