@@ -210,12 +210,13 @@ fn count_refusals<C: Command>(call: &Call, rows: &[several::Row], is_refused: bo
     rows.iter().filter(|row| row.would_refuse()).for_each(|_| C::TALLY.count_besides(SHADOW_REFUSED));
     if is_refused {
         let keys = C::SPEC.keys.of(call);
+        let key = |at: usize| keys.get(at).copied();
         let refusing = rows.iter().enumerate().filter(|(_, row)| row.refuses());
-        let mut at: Vec<_> = refusing.map(|(at, row)| row.role.first().unwrap_or(at)).collect();
-        if at.is_empty() {
-            at.extend(rows.iter().position(|row| row.role != several::Role::Shadow));
+        let mut by: Vec<_> = refusing.filter_map(|(at, row)| key(row.role.first().unwrap_or(at))).collect();
+        if by.is_empty() {
+            by.extend(rows.iter().position(|row| row.role != several::Role::Shadow).and_then(key));
         }
-        refused(call, &at.into_iter().filter_map(|at| keys.get(at).copied()).collect::<Vec<_>>());
+        refused(call, &by);
     }
 }
 

@@ -1,7 +1,9 @@
 //! Effects are replicated, never calls: the exact stream, and replicas that lag, lack the module, or are
 //! promoted.
 
-use crate::common::{BINARY, Client, Effect, Options, ReplicaStream, Server, requires, wait_until, wall_ns};
+use crate::common::{
+    BINARY, Client, Effect, Options, ReplicaStream, Server, requires, wait_for_cluster, wait_until, wall_ns,
+};
 use crate::renamed::everything;
 
 /// Calls, and what each propagates; `#` stands for an instant.
@@ -322,12 +324,7 @@ fn a_slot_that_migrates_takes_its_limits_along() {
     requires!(from.has_command("CLUSTER|MIGRATESLOTS"), "no CLUSTER MIGRATESLOTS");
     from.call("CLUSTER ADDSLOTSRANGE 0 16383");
     from.call(&format!("CLUSTER MEET 127.0.0.1 {}", target.port()));
-    for client in [&mut from, &mut to] {
-        wait_until("the nodes to know each other", || match client.text("CLUSTER INFO") {
-            info if info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2") => Ok(()),
-            info => Err(info),
-        });
-    }
+    wait_for_cluster(&[&source, &target]);
     from.throttle_checked("early", "9 10 3600 2");
     for i in 0..30 {
         from.call(&format!("SET filler{i} value"));

@@ -354,6 +354,11 @@ impl Writer {
         format!("{} {} {}", key.kind, key.limit, share.unwrap_or(quantity))
     }
 
+    /// A key of holds and an owner.
+    fn owner(&mut self) -> String {
+        format!("{}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4))
+    }
+
     /// The option HOLD of a call that takes, for the key of holds and an owner.
     fn hold(&mut self, owner: &str) -> String {
         let (key, id) = owner.split_once(' ').unwrap_or_default();
@@ -556,7 +561,7 @@ impl Writer {
             } else {
                 self.chained(keys, 1)
             };
-            (limiters, format!("{}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4)))
+            (limiters, self.owner())
         });
         let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
         let quantities = match (settles, holds) {
@@ -635,7 +640,7 @@ impl Writer {
         }
         line += &self.once();
         if self.chance(self.theme.1) {
-            let owner = format!("{}h{} o{}", self.tag, self.random.u8(..8) / 7, self.random.u8(..4));
+            let owner = self.owner();
             line += &self.hold(&owner);
             self.remember(limiters, owner);
         }
