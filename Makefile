@@ -72,7 +72,7 @@ test-live: # the module in this machine's redis-server, or in another: make test
 test-clients: # the clients for Python and Rust, with the newest libraries
 	@scripts/test.sh clients
 
-test-adapters: # LiteLLM's proxy, the oldest redis-py, the tests of the library limits, Node
+test-adapters: # Python frameworks, pages and types, LiteLLM's proxy, the oldest redis-py, the library limits, Node
 	@scripts/test.sh adapters
 
 test-functions: # the function library, held to the module in this machine's redis-server

@@ -163,8 +163,9 @@ stage_platforms() {
 # The clients of clients/, with this machine's own server. They mostly wait.
 stage_clients() { clients newest rust; }
 
-# The same with LiteLLM's proxy, the oldest redis-py, the tests of the library limits, and Node.
-stage_adapters() { clients litellm oldest limits node; }
+# The Python package in other libraries, such as FastAPI, FastMCP and LiteLLM's proxy, with its pages and types, and with
+# the oldest redis-py; the tests of the library limits; Node.
+stage_adapters() { clients litellm frameworks oldest limits node; }
 
 clients() {
     use_plain_build
@@ -172,16 +173,23 @@ clients() {
     two_at_a_time client "$@"
 }
 
-# client NAME: runs the suites of a client: the Python package with the newest libraries and type checkers, with the
-# oldest supported redis-py, behind LiteLLM's proxy, and as storages of the library limits; the Rust package; the
-# stores for Node.
+# client NAME: runs the suites of a client: the Python package with the newest redis-py, with the oldest supported one, in
+# frameworks, behind LiteLLM's proxy, and as storages of the library limits; the Rust package; the stores for Node.
 client() {
     # Their tests mostly wait.
     local python side_by_side=(--numprocesses $((2 * $(nproc))) --dist worksteal)
+    # The tests that need the newest frameworks and type checkers, which take longer than all others.
+    local frameworks=({agents,fastapi,fastmcp,http,httpx,pages,recipes,types}.py)
+    frameworks=("${frameworks[@]/#/tests/test_}")
     case $1 in
     newest)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
-        suite "Python client, newest libraries" python_tests "$python" "${side_by_side[@]}" --ignore tests/test_litellm.py
+        suite "Python client, newest libraries" python_tests "$python" "${side_by_side[@]}" \
+            --ignore tests/test_litellm.py "${frameworks[@]/#/--ignore=}"
+        ;;
+    frameworks)
+        python=$(python_venv clients/python/requirements/newest.txt clients/python)
+        suite "Python client, frameworks" python_tests "$python" "${side_by_side[@]}" "${frameworks[@]}"
         ;;
     litellm)
         python=$(python_venv clients/python/requirements/newest.txt clients/python clients/python/requirements/litellm.txt)
@@ -193,12 +201,8 @@ client() {
         ;;
     oldest)
         python=$(python_venv clients/python/requirements/oldest.txt clients/python)
-        # Excludes tests that need the newest libraries: types, HTTP, and the programs in pages.
         suite "Python client, redis-py 5.0" python_tests "$python" "${side_by_side[@]}" \
-            --ignore tests/test_types.py --ignore tests/test_http.py --ignore tests/test_pages.py \
-            --ignore tests/test_httpx.py --ignore tests/test_fastapi.py --ignore tests/test_fastmcp.py \
-            --ignore tests/test_agents.py \
-            --ignore tests/test_litellm.py --ignore tests/test_recipes.py
+            --ignore tests/test_litellm.py "${frameworks[@]/#/--ignore=}"
         ;;
     node)
         command -v node >/dev/null || apt_install nodejs
@@ -224,7 +228,8 @@ node_tests() {
 rust_client_tests() {
     server=$REDIS_CELL_SERVER
     start_server
-    REDIS_CELL_URL=redis://127.0.0.1:$port cargo test --locked -p redis-cell-client
+    # They mostly wait.
+    RUST_TEST_THREADS=$((4 * $(nproc))) REDIS_CELL_URL=redis://127.0.0.1:$port cargo test --locked -p redis-cell-client
 }
 
 # python_tests VENV ARGUMENT...: runs pytest in the folder of the package.

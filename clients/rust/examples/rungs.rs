@@ -26,11 +26,15 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const TRIP: Duration = Duration::from_micros(250);
+/// The median round trip of a caller that is alone.
+const ROUND_TRIP: Duration = Duration::from_micros(500);
+/// How long the proxy holds everything in each direction, in nanoseconds: [`adjust`] sets it.
+static TRIP: AtomicU64 = AtomicU64::new(0);
 const TIME: Duration = Duration::from_millis(1_200);
 const HOLD: Duration = Duration::from_millis(300);
 /// How long an answer may take. It is of no interest here what happens without one.
@@ -109,6 +113,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let settings = TcpSettings::default().set_nodelay(true);
     let slow = format!("redis://{}", slow()?).into_connection_info()?.set_tcp_settings(settings);
     let slow = redis::Client::open(slow)?;
+    adjust(&slow).await?;
     let mut raw = File::create(file)?;
     writeln!(
         raw,
@@ -132,6 +137,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{}", row.raw())?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Sets the delay of the proxy so that a round trip takes [`ROUND_TRIP`] with what the proxy itself, the client
+/// and the server need.
+async fn adjust(slow: &redis::Client) -> Result<(), Box<dyn Error>> {
+    let mut connection = connect(slow).await?;
+    for _ in 0..5 {
+        let mut times = Vec::new();
+        for _ in 0..1_000 {
+            let sent = Instant::now();
+            redis::cmd("PING").exec_async(&mut connection).await?;
+            times.push(sent.elapsed());
+        }
+        times.sort_unstable();
+        let (trip, median) = (TRIP.load(Ordering::Relaxed), times[times.len() / 2]);
+        eprintln!("a round trip of {median:?} with a delay of {trip} ns in each direction");
+        let missing = ROUND_TRIP.as_nanos() as i64 - median.as_nanos() as i64;
+        TRIP.store(trip.saturating_add_signed(missing / 2), Ordering::Relaxed);
     }
     Ok(())
 }
@@ -343,7 +368,7 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
     Ok(run)
 }
 
-/// Starts a proxy that holds everything for half of the round trip in each direction. Returns its address.
+/// Starts a proxy that holds everything for [`TRIP`] in each direction. Returns its address.
 fn slow() -> Result<String, Box<dyn Error>> {
     let url = var("REDIS_URL")?;
     let server = url.trim_start_matches("redis://").trim_end_matches('/').to_owned();
@@ -368,7 +393,8 @@ fn late(mut from: TcpStream, mut to: TcpStream) {
     thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
-            if sender.send((Instant::now() + TRIP, buffer[..length].to_vec())).is_err() {
+            let trip = Duration::from_nanos(TRIP.load(Ordering::Relaxed));
+            if sender.send((Instant::now() + trip, buffer[..length].to_vec())).is_err() {
                 return;
             }
         }

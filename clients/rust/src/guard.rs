@@ -112,7 +112,9 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
     ) -> RedisResult<DecidedBy> {
         let (limit, quantity) = (limit.into(), quantity.into());
         let bytes = key.as_ref().to_vec();
-        local::check(limit, quantity)?;
+        if self.merged.is_none() {
+            local::check(limit, quantity)?;
+        }
         let recalled = self.refusals.as_ref().and_then(|all| all.recall_call(&bytes, limit, quantity));
         if let Some(refusal) = recalled {
             return Ok(DecidedBy::Server(refusal));
@@ -123,7 +125,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
                 let cmd = call::take(key, limit, quantity)?;
                 self.outage.learn(ask(&self.connection, self.timeout, &cmd).await)
             }
-            (Err(error), _) => Err(error),
+            (Err(error), _) => {
+                local::check(limit, quantity)?; // merged calls check it when they are sent
+                Err(error)
+            }
         };
         if let (Some(refusals), Ok(answer)) = (&self.refusals, &answer) {
             refusals.learn(&bytes, limit, quantity, answer);

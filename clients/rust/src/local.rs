@@ -178,15 +178,7 @@ impl LocalLimiter {
         quantity: Quantity,
         now: Now,
     ) -> RedisResult<(Answer, Option<State>)> {
-        let share = self.share(limit);
-        let mut cmd = Cmd::new();
-        share.write(&mut cmd)?;
-        let arguments: Vec<&[u8]> = cmd
-            .args_iter()
-            .filter_map(|argument| if let Arg::Simple(bytes) = argument { Some(bytes) } else { None })
-            .collect();
-        decide(states.get(key), share, &arguments, quantity, now)
-            .map_err(|error| (redis::ErrorKind::Client, "invalid arguments", error.to_string()).into())
+        read(states.get(key), self.share(limit), quantity, now)
     }
 
     /// Returns the present instant. The steady instant is the instant at which this limiter was made plus the
@@ -206,7 +198,23 @@ struct Now {
     wall: Instant,
 }
 
-/// Decides with the limit that the server would read from `arguments`.
+/// Decides with the limit that the server would read from the arguments of a call.
+fn read(
+    state: Option<State>,
+    share: Limit,
+    quantity: Quantity,
+    now: Now,
+) -> RedisResult<(Answer, Option<State>)> {
+    let mut cmd = Cmd::new();
+    share.write(&mut cmd)?;
+    let arguments: Vec<&[u8]> = cmd
+        .args_iter()
+        .filter_map(|argument| if let Arg::Simple(bytes) = argument { Some(bytes) } else { None })
+        .collect();
+    decide(state, share, &arguments, quantity, now)
+        .map_err(|error| (redis::ErrorKind::Client, "invalid arguments", error.to_string()).into())
+}
+
 fn decide(
     state: Option<State>,
     share: Limit,
@@ -305,7 +313,8 @@ pub(crate) fn check(limit: Limit, quantity: Quantity) -> RedisResult<Answer> {
         }
         limit => limit,
     };
-    LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, quantity)
+    let now = wall_clock();
+    read(None, limit, quantity, Now { steady: now, wall: now }).map(|(answer, _)| answer)
 }
 
 /// Pools in order: the limiters of each pool, and its quantity.

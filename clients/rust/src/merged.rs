@@ -206,17 +206,19 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
         quantity: impl Into<Quantity>,
     ) -> RedisResult<Answer> {
         let (key, limit, quantity) = (key.as_ref(), limit.into(), quantity.into());
-        let most = local::check(limit, quantity)?.limit;
-        let cmd = call::take(key, limit, quantity)?;
-        let units = match quantity {
-            Quantity::Units(Units(units)) if (1..=most).contains(&units) => i64::try_from(units).ok(),
+        let call = || {
+            local::check(limit, quantity)?;
+            call::take(key, limit, quantity)
+        };
+        let units = match (quantity, mergeable(limit)) {
+            (Quantity::Units(Units(units)), Some(limit)) => {
+                i64::try_from(units).ok().filter(|units| (1..=limit.most()).contains(units))
+            }
             _ => None,
         };
-        let Some(units) = units.filter(|_| mergeable(limit).is_some()) else {
-            return self.shared.ask(&cmd).await;
-        };
+        let Some(units) = units else { return self.shared.ask(&call()?).await };
         let name = Name { is_mix: false, limits: vec![(key.into(), limit)] };
-        self.shared.join(name, Box::new([units]), cmd).await.map(|(answer, _)| answer)
+        self.shared.join(name, Box::new([units]), call).await.map(|(answer, _)| answer)
     }
 
     /// Takes units from several limiters, from all or from none. Calls with the same keys and limits in the
@@ -247,11 +249,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
             };
             mix.map(limiter).collect()
         });
-        let cmd = call::mtake(limiters.clone())?;
+        let call = || call::mtake(limiters.clone());
         let (answer, sent) = if let Some((limits, units)) = mix {
-            self.shared.join(Name { is_mix: true, limits }, units.into(), cmd).await?
+            self.shared.join(Name { is_mix: true, limits }, units.into(), call).await?
         } else {
-            Arc::clone(&self.shared).ask_timed(cmd).await?
+            Arc::clone(&self.shared).ask_timed(call()?).await?
         };
         Ok(Taken::new(answer, &limiters, sent))
     }
@@ -289,21 +291,28 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         self.ask(&cmd).await.map(|reply| (reply, sent))
     }
 
-    /// Sends a call, or waits for the one on its way and for one that is shared with others.
-    async fn join<A: Told>(self: &Arc<Self>, name: Name, units: Box<[i64]>, cmd: Cmd) -> Sent<A> {
+    /// Sends a call, or waits for the one on its way and for one that is shared with others. `cmd` is a call
+    /// that is sent alone; if there is a row of these limits, they have been checked.
+    async fn join<A: Told>(
+        self: &Arc<Self>,
+        name: Name,
+        units: Box<[i64]>,
+        cmd: impl FnOnce() -> RedisResult<Cmd>,
+    ) -> Sent<A> {
         let (name, shared) = (Arc::new(name), Arc::clone(self));
         let (sender, answer) = oneshot::channel();
-        let is_first = {
+        let first = {
             let mut rows = self.rows();
             if let Some(row) = rows.get_mut(&name) {
                 A::push(row, Caller { units: units.clone(), answer: sender });
-                false
+                None
             } else {
+                let cmd = cmd()?;
                 rows.insert(Arc::clone(&name), A::row(&name));
-                true
+                Some(cmd)
             }
         };
-        if is_first {
+        if let Some(cmd) = first {
             let call = Box::pin(Arc::clone(self).ask_timed(cmd));
             return First { turn: Some(Turn { shared, name, is_over: false }), units, call: Some(call) }
                 .await;
