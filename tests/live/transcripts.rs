@@ -109,8 +109,7 @@ fn wait_for_left(client: &mut Client, line: &Line, target: i64) {
 
 #[test]
 fn transcripts_are_what_the_server_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for text in [
         include_str!("../transcripts/thirty-per-minute.tsv"),
         include_str!("../transcripts/five-per-minute.tsv"),
@@ -127,8 +126,7 @@ fn transcripts_are_what_the_server_answers() {
 /// capacity and rate admits as many.
 #[test]
 fn immediate_calls_of_other_programs() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (program, capacity, rate, calls, admitted) in [
         ("funnel-0.5-per-second", 15, "30 60", 20, 15),
         ("funnel-0.1-per-second", 6, "6 60", 20, 6),
