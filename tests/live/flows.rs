@@ -24,7 +24,7 @@ fn give_back(limiter: &str) -> String {
     }
 }
 
-/// Waits with this call, when `count` clients wait with it.
+/// Sends a call that waits, and returns once `count` clients wait, this one among them.
 fn wait_with(server: &Server, client: &mut Client, call: &str, count: usize) -> Waiter {
     let waiter = Waiter::ask(server, call);
     wait_for_blocked(client, count);
@@ -156,7 +156,7 @@ fn a_settlement_of_a_flow_moves_its_turn() {
     for (settle, first) in [
         ("", "a"),
         ("CL.MSETTLE k FIXED 9 3600 5 FLOW a", "b"),
-        // By the difference to what is held.
+        // The flow is charged only the difference to what it holds.
         ("CL.MSETTLE k FIXED 9 3600 5 FLOW a HOLD h me", "a"),
         ("CL.MSETTLE k FIXED 9 3600 9 FLOW a HOLD h me", "b"),
     ] {
@@ -215,7 +215,7 @@ fn a_call_behind_whatever_clients_wait_for_is_refused_and_is_no_error() {
             (1..=3).map(|n| wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter}"), n)).collect();
         assert_eq!(client.ints(single)[0], 1, "{single}");
         assert_eq!(rows(&mut client, &format!("CL.MPEEK k {limiter}"))[0][0], 1, "{limiter}");
-        // Nor is it for clients that wait for another key first.
+        // Nor is it an error for clients that wait for another key first.
         let mut other = wait_with(&server, &mut client, &format!("CL.BMTAKE free LOG 9 60 1 k {limiter}"), 4);
         if !single.contains("THROTTLE") {
             let saturated = client.ints(&format!("{single} SATURATE"));
@@ -272,7 +272,7 @@ fn a_client_whose_other_limiter_is_taken_in_the_moment_of_its_turn_waits_on() {
     assert!(waiter.answer().starts_with("0 1 0 -1 3600 "));
 }
 
-/// `RESET` gives back what a `reset_after` says, so that of an admission must be what the key holds.
+/// `RESET` computes what it gives back from a `reset_after`, so that of an admission must describe the key.
 #[test]
 fn the_reset_after_of_an_admission_counts_nobody_who_waits() {
     let (server, mut client) = Server::with_client();

@@ -87,8 +87,8 @@ fn whatever_the_encoding_of_the_string() {
     }
 }
 
-/// PERSIST, and RESTORE without a time to live, made a limiter longer than a day an error until DEL; and any
-/// limiter that then was idle for a day.
+/// Regression: after PERSIST, or RESTORE without a time to live, a limiter longer than a day was an error
+/// until DEL, and so was any limiter that had not been called for a day since.
 #[test]
 fn a_limiter_without_its_expiry_continues_and_gets_one() {
     let (_server, mut client) = Server::with_client();

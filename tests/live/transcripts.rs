@@ -122,7 +122,7 @@ fn transcripts_are_what_the_server_answers() {
     }
 }
 
-/// Articles about other limiters print how many of some immediate calls are admitted. GCRA with the same
+/// Articles about other limiters print how many of a number of calls at once are admitted. GCRA with the same
 /// capacity and rate admits as many.
 #[test]
 fn immediate_calls_of_other_programs() {

@@ -159,8 +159,8 @@ fn a_timeout_is_replied_while_writes_are_paused() {
     client.call("CLIENT UNPAUSE");
 }
 
-/// A client that waits with each of the calls, on a server that changes before its turn: the beginning of its
-/// reply. With an error, nothing is written.
+/// Compares the beginning of the reply to each call that waits, on a server that changes before its turn.
+/// With an error, nothing is written.
 fn at_its_turn(options: &Options, change: impl Fn(&Server, &mut Client), expected: &str) {
     for (first, call) in [
         ("CL.THROTTLE {k}second 0 1 1000 1 MS", "CL.BTHROTTLE {k}second 0 1 1000 1 0 MS"),

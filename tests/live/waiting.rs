@@ -20,7 +20,7 @@ fn full() -> (Server, Client) {
     (server, client)
 }
 
-/// `count` clients more that wait for `k` without a timeout, in this order.
+/// Lets `count` more clients wait for `k` without a timeout, and returns them in their order.
 pub fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
     let before: usize = client.info("blocked_clients").parse().unwrap();
     (1..=count)

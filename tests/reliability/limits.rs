@@ -20,7 +20,7 @@ fn taking() -> Vec<String> {
     COMMANDS.iter().filter(|command| command.takes()).map(|command| command.on(command.name)).collect()
 }
 
-/// A call of every command that checks, gives back or keeps, on the key of a call that takes.
+/// A call of every command that does not take units, on the key of a call that does.
 fn giving() -> Vec<String> {
     let giving = COMMANDS.iter().filter(|command| command.has_keys() && !command.takes());
     giving
@@ -310,8 +310,8 @@ fn load(client: &mut Client, words: &[&str]) -> Result<Value, String> {
     client.ask(&[&["MODULE", "LOAD"], words].concat())
 }
 
-/// Next to another module with its name or command it does not load, logs the reason, and leaves the other
-/// alone.
+/// Beside a module with the same name, or with one of its commands, the module does not load, logs the
+/// reason, and does not change the other module.
 #[test]
 fn beside_another_module_with_its_command_it_does_not_load() {
     let (ours, other_module) =

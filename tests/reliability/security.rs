@@ -68,7 +68,7 @@ fn memory_is_bounded_by_keys() {
     }
 }
 
-/// The time that a call took, as the server measured it.
+/// The time that the server measured for a call.
 fn micros(client: &mut Client, call: &str) -> i64 {
     client.call("SLOWLOG RESET");
     client.call(call);

@@ -94,7 +94,7 @@ fn units_are_taken_in_the_order_of_the_pools_and_settled_by_what_was_used() {
         assert_eq!(taken(&mut client), [10, 1, 18]);
         assert!(first.settle().unwrap().is_none(), "it is settled once");
         drop(first);
-        // Whatever is not reported: all of it after the request, and nothing if it did not come so far.
+        // Units that are not reported are charged if the request was sent, and given back if it was not.
         drop(second);
         assert_eq!(taken(&mut client), [10, 1, 0]);
         let all = account.hold("all", Units(9)).unwrap();

@@ -238,7 +238,7 @@ fn refused_for(wait: i64) -> String {
     format!("*2\r\n{row}{row}")
 }
 
-/// With a round trip for each key, a flood would be learned more slowly than it comes.
+/// If each key took a round trip, a flood would arrive faster than its refusals are remembered.
 #[test]
 fn refused_keys_are_read_together_and_not_after_the_last_guard() {
     let played = Played::connect((0..1_000).map(|key| (format!("k{key}"), one_a_day())));
