@@ -14,7 +14,7 @@ pub fn cluster(primaries: usize, options: impl Fn() -> Options) -> Vec<Server> {
     nodes
 }
 
-/// Lets nodes meet the first one, by its host and port. The first ones, the primaries, share the slots evenly.
+/// Lets nodes meet the first one, by its host and port. The primaries come first, and share the slots evenly.
 pub fn meet(nodes: impl Iterator<Item = Client>, first: &str, primaries: usize) {
     for (index, mut node) in nodes.enumerate() {
         node.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
