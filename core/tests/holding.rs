@@ -157,8 +157,8 @@ struct World {
     terms: Terms,
     limit: gcra::Limit,
     tat: Option<Tat>,
-    /// The state that the replica has received, until it takes over.
-    replica: Option<Option<Tat>>,
+    /// The state that the replica has received.
+    replica: Option<Tat>,
     /// When it took over, and the nanoseconds of the units of which it had not received the state.
     forgot: Option<(i64, i64)>,
     clients: Vec<Client>,
@@ -186,7 +186,7 @@ impl World {
             terms,
             limit: gcra::Limit::new(numbers.limit - 1, 1, period, Unit::Milliseconds).unwrap(),
             tat: None,
-            replica: Some(None),
+            replica: None,
             forgot: None,
             clients: vec![Client::default(); numbers.clients],
             random: Random(numbers.seed),
@@ -244,15 +244,13 @@ impl World {
 
     /// Lets the replica receive all writes, or take over.
     fn fail_over(&mut self, tick: i64) {
-        let Some(replica) = self.replica else { return };
         match self.random.below(60) {
-            0 => {
+            0 if self.forgot.is_none() => {
                 let debt = |tat: Option<Tat>| tat.map_or(0, |tat| nanos(tat.since(at(tick * TICK))));
-                self.forgot = Some((tick, (debt(self.tat) - debt(replica)).max(0)));
-                self.tat = replica.filter(|_| self.defect != Defect::ForgetsAll);
-                self.replica = None;
+                self.forgot = Some((tick, (debt(self.tat) - debt(self.replica)).max(0)));
+                self.tat = self.replica.filter(|_| self.defect != Defect::ForgetsAll);
             }
-            1..8 => self.replica = Some(self.tat),
+            1..8 => self.replica = self.tat,
             _ => {}
         }
     }
@@ -693,10 +691,13 @@ const REPLY: Change = |terms, millis| Terms { reply: span(millis * MS), ..terms 
 const MOST: Change = |terms, most| Terms { most, least: terms.least.min(most), ..terms };
 const QUOTA: Change = |terms, reply| Terms { rate: None, reply: span(reply * MS), ..terms };
 
+/// What a story shows, its terms, how it begins, and how it goes on.
+type Story<'a> = (&'a str, Change, i64, &'a [Step], &'a [Step]);
+
 #[test]
 #[rustfmt::skip] // A story is read from left to right.
 fn stories_of_one_client() {
-    let stories: [(&str, Change, i64, &[Step], &[Step]); 29] = [
+    let stories: [Story; 29] = [
         ("a hold is over at its very end", USUAL, 0, TWENTY,
             &[EndsIn(Some(1000 * MS)), Now(1000 * MS - 1), EndsIn(Some(1)), Spent(1),
               Now(1000 * MS), EndsIn(Some(0)), Short(1), Held(0), EndsIn(None)]),
