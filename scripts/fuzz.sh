@@ -21,7 +21,7 @@ RUSTFLAGS="${pass[*]} --cfg fuzzing -Ccodegen-units=1" \
     cargo build --release --locked --manifest-path verify/fuzz/Cargo.toml --target "$host"
 
 targets=("$@")
-if (($# == 0)); then targets=(arguments states decisions queues flows); fi
+if (($# == 0)); then targets=(arguments states decisions queues); fi
 for target in "${targets[@]}"; do
     say "libFuzzer: $target"
     mkdir -p "target/fuzz/$target"

@@ -18,7 +18,7 @@ def lines(items, item, path="", depth=0):
         target = items.get(str(inner["id"]))
         return lines(items, target | {"name": inner["name"]}, path, depth) if target else [f"{path}{inner['name']}"]
     name = f"{path}{item['name']}"
-    inside = [items[str(id)] for id in members(kind, inner) if str(id) in items]
+    inside = [items[str(id)] for id in inner.get("items", []) + inner.get("impls", []) if str(id) in items]
     if kind == "module":
         prefix = f"{name}::" if depth else ""
         return [line for each in inside if public(each) for line in lines(items, each, prefix, depth + 1)]
@@ -27,10 +27,10 @@ def lines(items, item, path="", depth=0):
     traits = sorted(shown({"resolved_path": block["trait"]}) for block in blocks if block["trait"])
     traits = [trait for trait in traits if trait != "StructuralPartialEq"]  # comes with PartialEq
     frozen = " non_exhaustive" if "non_exhaustive" in item["attrs"] else ""
-    found = [f"{kind} {name}{shape(kind, inner)}{frozen}{': ' if traits else ''}{', '.join(traits)}"]
+    found = [f"{kind} {name}{shape(items, item)}{frozen}{': ' if traits else ''}{', '.join(traits)}"]
     own = [items[str(id)] for block in blocks if not block["trait"] for id in block["items"]]
     for each in own + [each for each in inside if "impl" not in each["inner"]]:
-        if kind in ("enum", "trait", "variant") or public(each):
+        if kind in ("enum", "trait") or public(each):
             found += lines(items, each, f"{name}::", depth + 1)
     return found
 
@@ -40,24 +40,23 @@ def public(item):
     return item["visibility"] == "public" and "doc(hidden)" not in str(item["attrs"])
 
 
-def members(kind, inner):
-    """The numbers of the items in an item."""
-    fields = inner.get("kind", {}) if kind in ("struct", "variant") else {}
-    fields = fields if isinstance(fields, dict) else {}
-    named = fields.get("plain", fields.get("struct", {})).get("fields", [])
-    unnamed = [number for number in fields.get("tuple", []) if number is not None]
-    return named + unnamed + inner.get("variants", []) + inner.get("items", []) + inner.get("impls", [])
-
-
-def shape(kind, inner):
-    """What stands behind the name of an item: parameters and result, or a type."""
+def shape(items, item):
+    """What stands behind the name of an item: parameters and result, a type, or the fields or variants."""
+    kind, inner = next(iter(item["inner"].items()))
     if kind == "function":
         result = inner["sig"]["output"]
         parameters = ", ".join(f"{name}: {shown(of)}" for name, of in inner["sig"]["inputs"])
         return f"({parameters}){f' -> {shown(result)}' if result else ''}"
     if kind == "struct_field":
         return f": {shown(inner)}"
-    return ""
+    if kind not in ("struct", "enum", "variant"):
+        return ""
+    fields = inner.get("kind", {}) if isinstance(inner.get("kind"), dict) else {}
+    named = fields.get("plain", fields.get("struct", {})).get("fields", [])
+    parts = named + fields.get("tuple", []) + inner.get("variants", [])
+    parts = [items[str(number)] for number in parts if str(number) in items]
+    parts = [f"{part['name']}{shape(items, part)}" for part in parts if kind != "struct" or public(part)]
+    return f" {{{', '.join(parts)}}}" if parts else ""
 
 
 def shown(of):

@@ -24,10 +24,10 @@ stage_core() {
     suite "core" cargo test --locked -p redis-cell-core
 }
 
-# Every state of small worlds in which clients call the core.
+# Every state of a small world in which clients wait, and the checker of histories.
 stage_models() {
     need_compiler
-    suite "models of the core" cargo test --profile models --locked -p redis-cell-verify
+    suite "model of a queue" cargo test --profile models --locked -p redis-cell-verify
 }
 
 # plain NAME ARGUMENT...: runs tests by `cargo test` with a plain build and this machine's own server. The tests are not

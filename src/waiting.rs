@@ -1,8 +1,8 @@
 //! The clients that wait, and their queues.
 //!
-//! A client waits in the *line* of a key, its queue: in `CL.BTHROTTLE` [first come, first
+//! A client waits in the *queue* of a key: in `CL.BTHROTTLE` [first come, first
 //! served](first_come), in `CL.BMTAKE` [fairly among flows](fair). The [index] has the clients that wait for
-//! each key. A line is served at a certain instant (the turn of a client, or a client's timeout) and when
+//! each key. A queue is served at a certain instant (the turn of a client, or a client's timeout) and when
 //! something happens to a key. Such an event only marks the key in the index, and sets the one [timer]. The
 //! work is done when the timer fires, outside of the command that caused the event, so that other clients are
 //! served in between.
@@ -36,7 +36,7 @@ pub use index::{Decides, Others, clients, is_anybody, remembered};
 
 type GcraDecision = Result<Decision<Tat>, redis_cell_core::Error>;
 
-/// The order of a call that does not wait and the clients in the line of `CL.BTHROTTLE`.
+/// The order of a call that does not wait and the clients in the queue of `CL.BTHROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The call comes after them: for it, their costs count as taken.
@@ -66,7 +66,7 @@ pub fn update<'c>(
     })
 }
 
-/// Decides a call that does not wait: with the line of the key, if it has one.
+/// Decides a call that does not wait: with the queue of the key, if it has one.
 ///
 /// # Errors
 /// Those of `decide`, and as [`seen`].
@@ -89,11 +89,11 @@ fn decide(
     Ok(decision)
 }
 
-/// The state of a key as a call sees it: the costs of the clients in the line count as taken if the call
+/// The state of a key as a call sees it: the costs of the clients in the queue count as taken if the call
 /// comes after them.
 ///
 /// # Errors
-/// [`redis_cell_core::Error::BeyondTime`] when the line reaches past the year 2262.
+/// [`redis_cell_core::Error::BeyondTime`] when the queue reaches past the year 2262.
 #[inline]
 pub fn seen(
     call: &Call,
@@ -113,7 +113,7 @@ pub fn seen(
     }
 }
 
-/// Reports a decision to the line of a key, if it has one. The decision contains the state that is written
+/// Reports a decision to the queue of a key, if it has one. The decision contains the state that is written
 /// next. The call has [seen] the key at the same instant.
 ///
 /// # Errors
@@ -129,7 +129,7 @@ pub fn took(
     if is_anybody() && !decision.change.is_keep() { tell(call, key, order, decision, now) } else { Ok(()) }
 }
 
-#[cold] // the common key has no line
+#[cold] // the common key has no queue
 fn tell(
     call: &Call,
     key: Arg,
@@ -152,7 +152,7 @@ pub fn ahead(call: &Call, key: Arg) -> u64 {
     if is_anybody() && !faults::ignores_flows() { fair::ahead(place(call, key)) } else { 0 }
 }
 
-/// Settles the usage of the first limiter by a flow with the fair line of its key, if it has one.
+/// Settles the usage of the first limiter by a flow with the fair queue of its key, if it has one.
 pub fn settle(call: &Call, key: Arg, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
     if is_anybody() {
         fair::settle(place(call, key), flow, weight, difference, ffi::now());
@@ -165,11 +165,11 @@ pub fn waiting(call: &Call, key: Arg, flow: Option<&[u8]>) -> Option<usize> {
     fair::waiting(place(call, key), flow)
 }
 
-/// A call that waits in a fair line.
+/// A call that waits in a fair queue.
 pub struct FairRequest<'a> {
     /// The key of the first limiter.
     pub key: Arg<'a>,
-    /// The request of the call for the line.
+    /// The request of the call for the queue.
     pub request: Request<'a>,
     /// The unit of the answer.
     pub unit: Unit,
@@ -183,7 +183,7 @@ pub struct FairRequest<'a> {
     pub decides: &'static dyn Decides,
 }
 
-/// Lets a call of `C` wait in the fair line of its first key.
+/// Lets a call of `C` wait in the fair queue of its first key.
 pub fn join_fair<C: Command>(call: &Call, waits: FairRequest) -> Outcome {
     let FairRequest { key, request, unit, patience, others, once, decides } = waits;
     let now = ffi::now();
@@ -192,7 +192,7 @@ pub fn join_fair<C: Command>(call: &Call, waits: FairRequest) -> Outcome {
     wait::<C>(call, waiter, (unit, patience, now), Some(FairCall { arguments, others, once, decides }))
 }
 
-/// A call that may wait in the line of a key that is served first come, first served.
+/// A call that may wait in the queue of a key that is served first come, first served.
 pub struct FirstComeRequest<'a> {
     /// The key.
     pub key: Arg<'a>,
@@ -237,8 +237,8 @@ pub fn join_first_come<C: Command>(call: &Call, request: &FirstComeRequest) -> R
     Ok(wait::<C>(call, waiter, (unit, patience, now), None))
 }
 
-/// Keeps the client of a call of `C` waiting, which has joined its line at `now`. `waiting` is its call, if
-/// the line is fair.
+/// Keeps the client of a call of `C` waiting, which has joined its queue at `now`. `waiting` is its call, if
+/// the queue is fair.
 fn wait<C: Command>(
     call: &Call,
     waiter: Waiter,
@@ -287,7 +287,7 @@ impl<C: Command> Waits for Wait<C> {
     }
 
     fn gone(call: &Call, client: Identity) {
-        // If the client has already left its line, it has been unblocked, or is about to be.
+        // If the client has already left its queue, it has been unblocked, or is about to be.
         if let Some(client) = index::gone(client, ffi::now()) {
             call.unblock(client.blocked, None);
             arm(call);
@@ -319,7 +319,7 @@ impl Watches for Watcher {
         if is_anybody() {
             slots::look(call);
             if call.is_read_only() {
-                // All lines are due now. The timer ends their waits in steps.
+                // All queues are due now. The timer ends their waits in steps.
                 index::all_changed(None, ffi::now());
             }
             // The wall clock may have been set back, and the timer with it.

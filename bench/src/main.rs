@@ -113,8 +113,7 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
 
-/// A percentile far from the median varies more from round to round than the median of a hundred thousand
-/// calls does.
+/// A high percentile varies more from round to round than a median.
 fn rounds_of(line: &Line, rounds: usize) -> usize {
     if line.measure == Measure::Latency { 3 * rounds } else { rounds }
 }

@@ -1,4 +1,4 @@
-//! Funnel and token bucket, held against a model that lives through every nanosecond.
+//! Funnel and token bucket, compared with a model that lives through every nanosecond.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 

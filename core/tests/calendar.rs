@@ -1,4 +1,4 @@
-//! The calendar, held against one that counts day by day.
+//! The calendar, compared with one that counts day by day.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 

@@ -1,4 +1,4 @@
-//! Chains of pools, held against the calls that their limiters admit one by one.
+//! Chains of pools, compared with calls of their limiters one by one.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
@@ -83,7 +83,7 @@ fn total(limit: i64, left: i64, expires: Option<i64>) -> Of<fixed::Limit> {
     )
 }
 
-/// A window that ends after a time, of which so much is left.
+/// A window that ends after this time, with this many units left.
 fn fixed(limit: i64, left: i64, end: i64) -> Of<fixed::Limit> {
     let counter = fixed::Counter { count: limit - left, end: at(end) };
     Of(fixed::Limit::new(limit, 3_600, Unit::Seconds).unwrap(), Some(counter))

@@ -334,7 +334,7 @@ fn reserve_prepay_lets_the_next_caller_wait() {
         ("quantity 0 waits for the debt only", Some(200 * S),  L, Seconds,   0, [0, 16,  0, 168, 200], Keep),
     ]);
     check(patient(170 * S, true), &[
-        ("MAXWAIT is held against that wait",  Some(200 * S),  L, Seconds,  10, [0, 16,  0, 170, 220], Store(220 * S)),
+        ("MAXWAIT limits that wait",           Some(200 * S),  L, Seconds,  10, [0, 16,  0, 170, 220], Store(220 * S)),
         ("MAXWAIT exceeded by 1 ns",           Some(200*S + 1), L, Seconds, 10, [1, 16,  0, 171, 201], Keep),
     ]);
 }

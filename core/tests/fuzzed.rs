@@ -44,8 +44,3 @@ fn decisions() {
 fn queues() {
     try_many(targets::queues);
 }
-
-#[test]
-fn flows() {
-    try_many(targets::flows);
-}

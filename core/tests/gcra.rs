@@ -1,4 +1,4 @@
-//! Properties of GCRA, held against models that share nothing with it but the contract.
+//! Properties of GCRA, compared with models that share nothing with it but the contract.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
@@ -312,7 +312,7 @@ proptest! {
 
 }
 
-/// Any integer, with the edges far more often than chance would have them.
+/// Any integer. The edges are far more frequent than among random integers.
 fn extreme() -> impl Strategy<Value = i64> {
     let edges =
         vec![i64::MIN, i64::MIN + 1, -1, 0, 1, 2, 1_000_000_000, i64::MAX / 2, i64::MAX - 1, i64::MAX];

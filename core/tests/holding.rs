@@ -1,23 +1,22 @@
 //! Leases of units: whatever the clients of a limit do, they never spend more than the bound.
 //!
 //! A schedule is drawn at random: clients that hoard, spend, give back, crash; calls and answers that travel
-//! or are lost. The server is the core's own GCRA. Time passes in ticks. The units spent in every stretch of
-//! ticks are compared with the bound.
+//! or are lost; a replica that lags behind and takes over once. The server is the core's own GCRA. Time
+//! passes in ticks. The units spent in every stretch of ticks are compared with the bound, which a failover
+//! extends by the units that it has forgotten.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 
-use std::collections::VecDeque;
-
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use common::{MS, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Part, Spend, Terms};
 use redis_cell_core::limiter::Limiter;
-use redis_cell_core::{Rate, Span, Unit, fixed, window};
+use redis_cell_core::{Instant, Rate, Span, Unit, fixed, window};
 
 /// The length of a tick in nanoseconds.
 const TICK: i64 = 10 * MS;
@@ -70,6 +69,10 @@ enum Defect {
     SpendsTwice,
     /// Units of a caller that has left come back twice.
     UnspendsTwice,
+    /// A client does not notice that an answer is lost.
+    WaitsForever,
+    /// More units are forgotten in a failover than the replica has missed.
+    ForgetsAll,
 }
 
 /// A message on its way.
@@ -123,14 +126,17 @@ enum Mood {
 
 const MOODS: [Mood; 6] = [Mood::Hoard, Mood::Spend, Mood::Drain, Mood::End, Mood::Quiet, Mood::Mixed];
 
-/// How many units were spent in a stretch in which the bound allows fewer.
+/// What must not happen.
 #[derive(Debug, PartialEq, Eq)]
-struct Excess {
-    spent: i64,
-    bound: i64,
+enum Failure {
+    /// In a stretch, more units were spent than the bound allows.
+    Excess { spent: i64, bound: i64 },
+    /// A client that goes on asking gets no unit, although no more messages are lost.
+    Forgotten,
 }
 
 /// Numbers that depend only on their seed: splitmix64.
+#[derive(Clone)]
 struct Random(u64);
 
 impl Random {
@@ -144,12 +150,17 @@ impl Random {
 }
 
 /// The world in which a schedule runs.
+#[derive(Clone)]
 struct World {
     numbers: Numbers,
     defect: Defect,
     terms: Terms,
     limit: gcra::Limit,
     tat: Option<Tat>,
+    /// The state that the replica has received.
+    replica: Option<Tat>,
+    /// When it took over, and the nanoseconds of the units of which it had not received the state.
+    forgot: Option<(i64, i64)>,
     clients: Vec<Client>,
     random: Random,
     /// Units spent in each tick.
@@ -175,6 +186,8 @@ impl World {
             terms,
             limit: gcra::Limit::new(numbers.limit - 1, 1, period, Unit::Milliseconds).unwrap(),
             tat: None,
+            replica: None,
+            forgot: None,
             clients: vec![Client::default(); numbers.clients],
             random: Random(numbers.seed),
             spent: Vec::new(),
@@ -182,7 +195,7 @@ impl World {
         }
     }
 
-    fn run(mut self) -> Option<Excess> {
+    fn run(mut self) -> Option<Failure> {
         let mut mood = Mood::Quiet;
         let mut tick = 0;
         while tick < self.numbers.ticks {
@@ -200,11 +213,13 @@ impl World {
                 tick += 1;
             }
         }
-        self.excess()
+        let is_forgotten = (0..self.clients.len()).any(|index| self.clone().forgets(tick, index));
+        self.excess().or(is_forgotten.then_some(Failure::Forgotten))
     }
 
     fn tick(&mut self, tick: i64, mood: Mood) {
         self.spent.push(0);
+        self.fail_over(tick);
         let holders = self.clients.iter().filter(|client| client.holds()).count();
         self.holders.push(i64::try_from(holders).unwrap());
         // Twice, so that a client can take and spend units that another gives back in the same tick.
@@ -227,6 +242,42 @@ impl World {
         }
     }
 
+    /// Lets the replica receive all writes, or take over.
+    fn fail_over(&mut self, tick: i64) {
+        match self.random.below(60) {
+            0 if self.forgot.is_none() => {
+                let debt = |tat: Option<Tat>| tat.map_or(0, |tat| nanos(tat.since(at(tick * TICK))));
+                self.forgot = Some((tick, (debt(self.tat) - debt(self.replica)).max(0)));
+                self.tat = self.replica.filter(|_| self.defect != Defect::ForgetsAll);
+            }
+            1..8 => self.replica = self.tat,
+            _ => {}
+        }
+    }
+
+    /// Whether a client that goes on asking is never served. From now on, messages arrive at once.
+    fn forgets(&mut self, begin: i64, index: usize) -> bool {
+        if self.clients[index].crashed {
+            return false;
+        }
+        self.clients[index].messages.clear();
+        // A wait is at most the debt of the limiter, and a pause one and a half times as long as the longest.
+        !(begin..begin + 2_000).any(|tick| {
+            self.deliver(tick, index);
+            let (Client { holding, .. }, now) = (&mut self.clients[index], at(tick * TICK));
+            if holding.give_back(&self.terms, now).is_some() {
+                holding.returned();
+            }
+            if let Some(units) = holding.ask(&self.terms, now, 1) {
+                let taken = gcra::saturate(self.tat, &self.limit, now, units).unwrap();
+                self.tat = after(&taken, self.tat);
+                let wait = taken.answer.verdict.wait().filter(|_| taken.answer.limited());
+                holding.answered(&self.terms, now, taken.answer.taken.unwrap(), wait, None);
+            }
+            holding.spend(&self.terms, now, 1) == Spend::Spent
+        })
+    }
+
     /// Lets the messages of a client arrive, in order.
     fn deliver(&mut self, tick: i64, index: usize) {
         while let Some(&(arrival, message)) = self.clients[index].messages.front()
@@ -239,10 +290,7 @@ impl World {
                     let decision = gcra::saturate(self.tat, &self.limit, now, units).unwrap();
                     self.tat = after(&decision, self.tat);
                     let answer = decision.answer;
-                    let wait = match answer.verdict {
-                        redis_cell_core::Verdict::Later(wait) => Some(wait),
-                        _ => None,
-                    };
+                    let wait = answer.verdict.wait().filter(|_| answer.limited());
                     self.send(tick, index, Message::Taken(answer.taken.unwrap(), wait));
                 }
                 Message::GiveBack(units) => {
@@ -266,7 +314,8 @@ impl World {
             }
         }
         let client = &mut self.clients[index];
-        if client.sent.is_some_and(|sent| tick - sent > self.numbers.reply) {
+        let notices = self.defect != Defect::WaitsForever;
+        if notices && client.sent.is_some_and(|sent| tick - sent > self.numbers.reply) {
             client.sent = None;
             client.holding.lost(&self.terms, at(tick * TICK));
             client.messages.retain(|(_, message)| !matches!(message, Message::Taken(..)));
@@ -364,19 +413,22 @@ impl World {
 
     /// The first stretch with more than the bound. On a grid of ticks, the last tick in which a batch is
     /// spent is the one before its hold is over.
-    fn excess(&self) -> Option<Excess> {
+    fn excess(&self) -> Option<Failure> {
         let numbers = self.numbers;
-        for first in 0..self.spent.len() {
-            let mut spent = 0;
-            for last in first..self.spent.len() {
-                spent += self.spent[last];
-                let stretch = i64::try_from(last - first).unwrap();
-                let rate = |ticks: i64| ticks / numbers.interval;
+        for (first, holders) in self.holders.iter().enumerate() {
+            let (begin, mut spent) = (i64::try_from(first).unwrap(), 0);
+            for (stretch, units) in (0..).zip(&self.spent[first..]) {
+                spent += units;
+                // Units that were taken before a failover can be spent for a hold.
+                let forgotten = match self.forgot {
+                    Some((at, nanos)) if at > begin - numbers.hold && at <= begin + stretch => nanos,
+                    _ => 0,
+                };
+                let rate = |ticks: i64| (ticks * TICK + forgotten) / (numbers.interval * TICK);
                 let by_hold = rate(stretch + numbers.hold - 1);
-                let by_holders = rate(stretch) + self.holders[first] * numbers.most;
-                let bound = numbers.limit + by_hold.min(by_holders);
+                let bound = numbers.limit + by_hold.min(rate(stretch) + holders * numbers.most);
                 if spent > bound {
-                    return Some(Excess { spent, bound });
+                    return Some(Failure::Excess { spent, bound });
                 }
             }
         }
@@ -389,8 +441,7 @@ proptest! {
 
     #[test]
     fn clients_never_spend_more_than_the_bound(numbers in numbers()) {
-        let excess = World::new(numbers, Defect::None).run();
-        prop_assert_eq!(excess, None);
+        prop_assert_eq!(World::new(numbers, Defect::None).run(), None);
     }
 }
 
@@ -543,6 +594,8 @@ fn a_defect_is_found_quickly() {
         Defect::GivesAllBack,
         Defect::SpendsTwice,
         Defect::UnspendsTwice,
+        Defect::WaitsForever,
+        Defect::ForgetsAll,
     ] {
         let mut runner = TestRunner::deterministic();
         let found = (1..=6_000).find(|_| {
@@ -560,91 +613,199 @@ fn terms() -> Terms {
     Terms { rate, least: 10, most: 100, hold: span(1000 * MS), reply: span(0) }
 }
 
-/// A client that has used up a batch of 10 at once, and has a batch of 20 then.
-fn with_twenty() -> Holding {
-    let (mut holding, terms) = (Holding::default(), terms());
-    for units in [10, 20] {
-        assert_eq!(holding.ask(&terms, at(0), 1), Some(units));
-        assert!(holding.is_asking());
-        holding.answered(&terms, at(0), units, None, None);
-        assert!(!holding.is_asking());
-        if units == 10 {
-            assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
+/// A step of a story about one client, with what is expected of it. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Now(i64),
+    /// A caller wants this many units, or none yet: how many the client requests, if any.
+    Ask(i64, Option<i64>),
+    /// An answer: units, units and a wait, or units and the time for which their window lasts at least.
+    Got(i64),
+    Wait(i64, i64),
+    Lasts(i64, i64),
+    Lost,
+    /// A caller gets this many units, finds too few, or is told to wait this long.
+    Spent(i64),
+    Short(i64),
+    Refused(i64, i64),
+    Held(i64),
+    EndsIn(Option<i64>),
+    End,
+    /// The units that go back, and their age.
+    Back(Option<(i64, i64)>),
+    Returned,
+    Idle(bool),
+    /// What would happen in place of the steps behind it.
+    Or(&'static [Step]),
+}
+
+use Step::*;
+
+fn tell(holding: &mut Holding, terms: &Terms, now: &mut Instant, steps: &[Step]) {
+    for step in steps {
+        println!("{step:?}"); // shown if it fails
+        match *step {
+            Now(nanos) => *now = at(nanos),
+            Ask(wanted, units) => {
+                assert_eq!(holding.ask(terms, *now, wanted), units);
+                assert!(units.is_none() || holding.is_asking());
+            }
+            Got(units) => holding.answered(terms, *now, units, None, None),
+            Wait(units, wait) => holding.answered(terms, *now, units, Some(span(wait)), None),
+            Lasts(units, lasts) => holding.answered(terms, *now, units, None, Some(span(lasts))),
+            Lost => holding.lost(terms, *now),
+            Spent(units) => assert_eq!(holding.spend(terms, *now, units), Spend::Spent),
+            Short(units) => assert_eq!(holding.spend(terms, *now, units), Spend::Short),
+            Refused(units, wait) => {
+                assert_eq!(holding.spend(terms, *now, units), Spend::Refused(span(wait)));
+            }
+            Held(units) => assert_eq!(holding.held(), units),
+            EndsIn(time) => assert_eq!(holding.ends_in(*now), time.map(span)),
+            End => holding.end(terms, *now),
+            Back(back) => {
+                assert_eq!(holding.give_back(terms, *now), back.map(|(units, age)| (units, span(age))));
+            }
+            Returned => holding.returned(),
+            Idle(is_idle) => assert_eq!(holding.is_idle(*now), is_idle),
+            Or(steps) => tell(&mut holding.clone(), terms, &mut now.clone(), steps),
         }
-    }
-    holding
-}
-
-#[test]
-fn a_hold_is_over_at_its_very_end() {
-    let (mut holding, terms) = (with_twenty(), terms());
-    assert_eq!(holding.ends_in(at(0)), Some(span(1000 * MS)));
-    let last = at(1000 * MS - 1);
-    assert_eq!(holding.ends_in(last), Some(span(1)));
-    assert_eq!(holding.spend(&terms, last, 1), Spend::Spent);
-    let end = at(1000 * MS);
-    assert_eq!(holding.ends_in(end), Some(span(0)));
-    assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
-    assert_eq!((holding.held(), holding.ends_in(end)), (0, None));
-}
-
-#[test]
-fn the_older_of_two_batches_ends_first() {
-    let (mut holding, terms) = (with_twenty(), terms());
-    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
-    let later = at(400 * MS);
-    assert_eq!(holding.ask(&terms, later, 0), Some(20), "half of the only batch is used up");
-    holding.answered(&terms, later, 20, None, None);
-    assert_eq!(holding.held(), 30);
-    assert_eq!(holding.ends_in(later), Some(span(600 * MS)));
-    assert_eq!(holding.spend(&terms, at(1000 * MS), 1), Spend::Spent);
-    assert_eq!(holding.held(), 19);
-}
-
-#[test]
-fn a_batch_of_which_more_than_half_is_left_was_too_large() {
-    let terms = terms();
-    for (spent, next) in [(0, 10), (9, 10), (10, 20), (11, 20)] {
-        let mut holding = with_twenty();
-        assert_eq!(holding.spend(&terms, at(0), spent), Spend::Spent);
-        let end = at(1000 * MS);
-        assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
-        assert_eq!(holding.ask(&terms, end, 1), Some(next), "{spent} of 20 spent");
+        assert!(!matches!(step, Got(_) | Wait(..) | Lasts(..) | Lost) || !holding.is_asking());
     }
 }
 
-#[test]
-fn a_batch_that_is_used_up_leaves_nothing_behind() {
-    let (mut holding, terms) = (with_twenty(), terms());
-    assert_eq!(holding.spend(&terms, at(0), 20), Spend::Spent);
-    let end = at(1000 * MS);
-    assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
-    assert!(holding.is_idle(end));
-    assert_eq!(holding.give_back(&terms, end), None);
-}
+/// A batch of ten.
+const TEN: &[Step] = &[Ask(1, Some(10)), Got(10)];
+/// A batch of ten that is used up at once, and then one of twenty.
+const TWENTY: &[Step] = &[Ask(1, Some(10)), Got(10), Spent(10), Ask(1, Some(20)), Got(20)];
+/// Two calls that bring nothing, and one that brings enough.
+#[rustfmt::skip]
+const PAUSES: &[Step] = &[Ask(1, Some(10)), Got(0), Now(100 * MS), Ask(1, Some(10)), Got(0),
+                          Now(200 * MS), Ask(1, Some(10)), Got(100), Now(200 * MS + 1)];
+const NOTHING: &[Step] = &[];
 
-/// Of two batches, the older one is spent first, and what it lacks comes from the younger one.
+/// How the terms of a story differ from the usual ones, by the milliseconds of a time.
+type Change = fn(Terms, i64) -> Terms;
+const USUAL: Change = |terms, _| terms;
+const HOLD: Change = |terms, millis| Terms { hold: span(millis * MS), ..terms };
+const REPLY: Change = |terms, millis| Terms { reply: span(millis * MS), ..terms };
+const MOST: Change = |terms, most| Terms { most, least: terms.least.min(most), ..terms };
+const QUOTA: Change = |terms, reply| Terms { rate: None, reply: span(reply * MS), ..terms };
+
+/// What a story shows, its terms, how it begins, and how it goes on.
+type Story<'a> = (&'a str, Change, i64, &'a [Step], &'a [Step]);
+
 #[test]
-fn a_quantity_may_come_from_two_batches() {
-    let (mut holding, terms) = (with_twenty(), terms());
-    assert_eq!(holding.spend(&terms, at(0), 15), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(MS), 35), Some(30));
-    holding.answered(&terms, at(MS), 30, None, None);
-    assert_eq!(holding.held(), 35);
-    assert_eq!(holding.spend(&terms, at(MS), 36), Spend::Short);
-    assert_eq!(holding.spend(&terms, at(MS), 7), Spend::Spent);
-    assert_eq!(holding.held(), 28);
-    // What is left is the younger one.
-    assert_eq!(holding.ends_in(at(MS)), Some(span(1000 * MS)));
+#[rustfmt::skip] // A story is read from left to right.
+fn stories_of_one_client() {
+    let stories: [Story; 29] = [
+        ("a hold is over at its very end", USUAL, 0, TWENTY,
+            &[EndsIn(Some(1000 * MS)), Now(1000 * MS - 1), EndsIn(Some(1)), Spent(1),
+              Now(1000 * MS), EndsIn(Some(0)), Short(1), Held(0), EndsIn(None)]),
+        ("the older of two batches ends first", USUAL, 0, TWENTY,
+            &[Spent(10), Now(400 * MS), Ask(0, Some(20)), Got(20), Held(30), EndsIn(Some(600 * MS)),
+              Now(1000 * MS), Spent(1), Held(19)]),
+        ("a batch of which more than half is left was too large", USUAL, 0, TWENTY,
+            &[Or(&[Spent(0), Now(1000 * MS), Short(1), Ask(1, Some(10))]),
+              Or(&[Spent(9), Now(1000 * MS), Short(1), Ask(1, Some(10))]),
+              Or(&[Spent(10), Now(1000 * MS), Short(1), Ask(1, Some(20))]),
+              Or(&[Spent(11), Now(1000 * MS), Short(1), Ask(1, Some(20))])]),
+        ("a batch that is used up leaves nothing behind", USUAL, 0, TWENTY,
+            &[Spent(20), Now(1000 * MS), Short(1), Idle(true), Back(None)]),
+        ("a quantity comes from the older of two batches first, and what it lacks from the other", USUAL, 0, TWENTY,
+            &[Spent(15), Now(MS), Ask(35, Some(30)), Got(30), Held(35), Short(36), Spent(7), Held(28),
+              EndsIn(Some(1000 * MS))]),
+        ("who was refused stays away until the wait is over", USUAL, 0, NOTHING,
+            &[Ask(1, Some(10)), Wait(0, 5000 * MS), Refused(1, 5000 * MS), Now(5000 * MS - 1), Ask(1, None),
+              Now(5000 * MS), Short(1), Ask(1, Some(10))]),
+        ("a wait begins with the answer, not with the call", USUAL, 0, NOTHING,
+            &[Ask(1, Some(10)), Now(100 * MS), Wait(0, 50 * MS), Now(150 * MS - 1), Ask(1, None),
+              Now(150 * MS), Ask(1, Some(10))]),
+        ("a wait without a pause is remembered until it ends", USUAL, 0, NOTHING,
+            &[Ask(1, Some(10)), Wait(10, 5000 * MS), Spent(10), Ask(1, None), Now(5000 * MS - 1), Idle(false),
+              Now(5000 * MS), Idle(true)]),
+        ("nobody asks for what is held", USUAL, 0, TEN, &[Ask(10, None), Ask(11, Some(10))]),
+        ("nobody asks for more than may be held", MOST, 1, NOTHING, &[Ask(1, Some(1)), Got(1), Ask(2, None)]),
+        ("less than half of the request shows that others want units too: a pause follows", USUAL, 0,
+            &[Ask(1, Some(10))],
+            &[Or(&[Got(0), Now(1), Ask(11, None)]), Or(&[Got(1), Now(1), Ask(11, None)]),
+              Or(&[Got(5), Now(1), Ask(11, None)]), Or(&[Got(6), Now(1), Ask(11, Some(10))]),
+              Or(&[Got(10), Now(1), Ask(11, Some(10))])]),
+        ("a pause of 10 ms ends with a call that brings enough, and one of 20 ms, the second, does not", USUAL, 0,
+            &[Ask(1, Some(10)), Got(0), Now(100 * MS), Ask(1, Some(10))],
+            &[Or(&[Got(100), Now(100 * MS + 1), Ask(11, Some(10))]),
+              Got(0), Now(100 * MS + 1), Ask(1, None),
+              Now(200 * MS), Ask(1, Some(10)), Got(100), Now(200 * MS + 1), Ask(11, None)]),
+        ("a pause of 20 ms becomes one of 10 where a hold takes 20 ms", HOLD, 20, PAUSES, &[Ask(11, None)]),
+        ("where a hold takes less, it would become shorter than the shortest, and ends", HOLD, 19, PAUSES,
+            &[Ask(11, Some(10))]),
+        ("an answer without units leaves room for the next", USUAL, 0, TWENTY,
+            &[Spent(10), Ask(0, Some(20)), Got(0), Now(100 * MS), Ask(0, Some(20))]),
+        ("what is ended goes back, and what is ended meanwhile after it", USUAL, 0, TEN,
+            &[End, Held(0), Back(Some((10, 0))), Idle(false), Ask(1, Some(10)), Got(10), Returned, Idle(false),
+              End, Back(Some((10, 0))), Returned, Idle(true)]),
+        ("regression: a batch that ended while another one was on its way back was forgotten", USUAL, 0, TEN,
+            &[End, Back(Some((10, 0))), Ask(1, Some(10)), Got(10), End, Back(None), Returned, Idle(false),
+              Back(Some((10, 0)))]),
+        ("units that leak on their way do not go back", REPLY, 3, TEN, &[Now(2 * MS), End, Back(Some((5, 5 * MS)))]),
+        ("a batch whose hold is over goes back without another call", HOLD, 4, TEN,
+            &[Now(4 * MS - 1), Back(None), Now(4 * MS), Back(Some((6, 4 * MS))), Held(0)]),
+        ("a batch that is used up hides none that has units to give back", USUAL, 0, TEN,
+            &[End, Ask(1, Some(10)), Got(10), Spent(10), End, Back(Some((10, 0)))]),
+        ("of two ended batches the younger goes back, of which less has leaked, also when both are over", HOLD, 20,
+            TEN,
+            &[Spent(5), Now(2 * MS), Ask(35, Some(30)), Got(30), Or(&[Now(23 * MS), Back(Some((9, 21 * MS)))]),
+              Now(3 * MS), End, Held(0), Back(Some((29, MS)))]),
+        ("units on their way back count as held: the server may not have them yet", MOST, 10, TEN,
+            &[End, Ask(1, None), Now(4 * MS), Back(Some((6, 4 * MS))), Ask(1, Some(4)), Lost, Returned,
+              Now(100 * MS), Ask(1, Some(10))]),
+        ("of a quota all units go back; their age begins with the answer if the window outlasts a call", QUOTA, 300,
+            &[Ask(1, Some(10)), Now(100 * MS)],
+            &[Or(&[Got(10), Now(500 * MS), End, Back(Some((10, 800 * MS)))]),
+              Or(&[Lasts(10, 400 * MS), Now(500 * MS), End, Back(None)]),
+              Or(&[Lasts(10, 1000 * MS), Now(500 * MS), End, Back(Some((10, 400 * MS)))]),
+              Or(&[Lasts(10, 9000 * MS), Now(500 * MS), End, Back(Some((10, 400 * MS)))]),
+              Or(&[Lasts(10, 400 * MS), Now(1000 * MS), End, Back(None)]),
+              Or(&[Lasts(10, 9000 * MS), Now(1000 * MS), End, Back(Some((10, 900 * MS)))])]),
+        ("a limit with a rate has no window", USUAL, 0, NOTHING,
+            &[Ask(1, Some(10)), Now(2 * MS), Lasts(10, 9000 * MS), Now(5 * MS), End, Back(Some((5, 5 * MS)))]),
+        ("the next batch is requested when half is used", USUAL, 0, TEN,
+            &[Ask(0, None), Spent(4), Ask(0, None), Spent(1), Ask(0, Some(10))]),
+        ("two batches become one where a third comes: as old as the older, with the allowance of the younger", USUAL, 0,
+            TEN,
+            &[Spent(5), Ask(35, Some(30)), Got(30), Ask(36, Some(10)), Or(&[Got(10), Held(45)]),
+              Got(0), Now(5 * MS), End, Back(Some((25, 5 * MS)))]),
+        ("two batches of a quota become one, of the older age and the earlier end", QUOTA, 300,
+            &[Ask(1, Some(10)), Now(100 * MS)],
+            &[Or(&[Lasts(10, 9000 * MS), Spent(5), Ask(0, Some(10)), Now(200 * MS), Lasts(10, 9000 * MS),
+                   Ask(16, Some(10)), Lost, EndsIn(Some(800 * MS)), Now(350 * MS), End, Back(Some((15, 250 * MS)))]),
+              Or(&[Lasts(10, 9000 * MS), Spent(5), Ask(0, Some(10)), Now(200 * MS), Lasts(10, 400 * MS),
+                   Ask(16, Some(10)), Lost, EndsIn(Some(300 * MS)), Now(350 * MS), End, Back(Some((15, 250 * MS)))]),
+              Or(&[Lasts(10, 400 * MS), Spent(5), Ask(0, Some(10)), Now(200 * MS), Lasts(10, 9000 * MS),
+                   Ask(16, Some(10)), Lost, EndsIn(Some(200 * MS)), Now(350 * MS), End, Back(Some((15, 650 * MS)))])]),
+        ("batches grow while they are used up in a quarter of their hold", USUAL, 0, &[Ask(1, Some(10))],
+            &[Or(&[Got(10), Spent(10), Ask(1, Some(20))]),
+              Or(&[Got(10), Now(250 * MS - 1), Spent(10), Ask(1, Some(20))]),
+              Or(&[Got(10), Now(250 * MS), Spent(10), Ask(1, Some(10))]),
+              Or(&[Got(6), Spent(6), Ask(1, Some(10))])]),
+        ("half of the size that was too large", USUAL, 0, TWENTY,
+            &[Spent(20), Ask(1, Some(40)), Got(40), Now(1000 * MS), Ask(1, Some(20))]),
+    ];
+    for (shows, change, number, first, then) in stories {
+        println!("{shows}");
+        tell(&mut Holding::default(), &change(terms(), number), &mut at(0), &[first, then].concat());
+    }
 }
 
 #[test]
 fn what_is_unspent_ends_with_its_first_batch_and_has_room() {
-    let (mut holding, terms) = (with_twenty(), terms());
-    assert!(Holding::default().part(&terms, at(0), 1).is_none());
-    assert_eq!(holding.spend(&terms, at(0), 15), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(MS), 35), Some(30));
-    holding.answered(&terms, at(MS), 30, None, None);
+    let (terms, mut holding) = (terms(), Holding::default());
+    assert!(holding.part(&terms, at(0), 1).is_none());
+    tell(
+        &mut holding,
+        &terms,
+        &mut at(0),
+        &[TWENTY, &[Spent(15), Now(MS), Ask(35, Some(30)), Got(30)]].concat(),
+    );
     let part = holding.part(&terms, at(MS), 7).unwrap();
     assert_eq!(holding.spend(&terms, at(MS), 7), Spend::Spent);
     let (mut full, mut late) = (holding, holding);
@@ -668,44 +829,18 @@ fn handed(terms: &Terms, units: i64, wait: Option<i64>) -> Holding {
     holding
 }
 
-#[test]
-fn who_was_refused_stays_away_until_the_wait_is_over() {
-    let terms = terms();
-    let wait = 5000 * MS;
-    let mut holding = handed(&terms, 0, Some(wait));
-    assert_eq!(holding.spend(&terms, at(0), 1), Spend::Refused(span(wait)));
-    assert_eq!(holding.ask(&terms, at(wait - 1), 1), None);
-    assert_eq!(holding.spend(&terms, at(wait), 1), Spend::Short);
-    assert_eq!(holding.ask(&terms, at(wait), 1), Some(10));
-}
-
-/// The wait of a refusal begins with the answer, not with the call.
-#[test]
-fn a_wait_begins_with_the_answer() {
-    let terms = terms();
-    let mut holding = Holding::default();
-    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-    holding.answered(&terms, at(100 * MS), 0, Some(span(50 * MS)), None);
-    assert_eq!(holding.ask(&terms, at(150 * MS - 1), 1), None);
-    assert_eq!(holding.ask(&terms, at(150 * MS), 1), Some(10));
-}
-
 /// A client with nothing but a pause is kept until the pause has been over for its own length.
 #[test]
 fn a_pause_is_remembered_for_its_length() {
     let terms = terms();
     let mut holding = handed(&terms, 0, None);
     let Spend::Refused(wait) = holding.spend(&terms, at(0), 1) else { panic!("a pause follows") };
-    let over = i64::try_from(wait.as_nanos()).unwrap();
+    // The first takes from a half of 10 ms to one and a half times as much.
+    assert!((span(5 * MS)..=span(15 * MS)).contains(&wait), "{wait:?}");
+    let over = nanos(wait);
     assert!(!holding.is_idle(at(over - 1)), "the pause is not over");
     assert!(!holding.is_idle(at(over + 10 * MS - 1)), "nor remembered for 10 ms");
     assert!(holding.is_idle(at(over + 10 * MS)));
-    // A wait without a pause is remembered until it ends.
-    let mut holding = handed(&terms, 10, Some(5000 * MS));
-    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(0), 1), None);
-    assert!(!holding.is_idle(at(5000 * MS - 1)));
-    assert!(holding.is_idle(at(5000 * MS)));
 }
 
 /// Clients with equal pauses call at different times, by the digits of their clocks.
@@ -750,262 +885,4 @@ fn the_longest_pause_is_a_second_or_a_hold() {
             "{wait:?} with a hold of {hold}"
         );
     }
-}
-
-#[test]
-fn nobody_asks_without_need_or_room() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    assert_eq!(holding.ask(&terms, at(0), 10), None, "as much is held");
-    assert_eq!(holding.ask(&terms, at(0), 11), Some(10));
-    let one = Terms { least: 1, most: 1, ..terms };
-    let mut holding = Holding::default();
-    assert_eq!(holding.ask(&one, at(0), 1), Some(1));
-    holding.answered(&one, at(0), 1, None, None);
-    assert_eq!(holding.ask(&one, at(0), 2), None, "no more may be held");
-}
-
-/// Less than half of the request shows that other clients want the units as well.
-#[test]
-fn a_call_that_brings_little_is_followed_by_a_pause() {
-    let terms = terms();
-    for (units, pauses) in [(0, true), (1, true), (5, true), (6, false), (10, false)] {
-        let mut holding = handed(&terms, units, None);
-        let asks = holding.ask(&terms, at(1), 11).is_some();
-        assert_eq!(asks, !pauses, "{units} of 10");
-    }
-    // The first takes from a half of 10 ms to one and a half times as much.
-    let waits = handed(&terms, 0, None).spend(&terms, at(0), 1);
-    let Spend::Refused(wait) = waits else { panic!("{waits:?}") };
-    assert!((span(5 * MS)..=span(15 * MS)).contains(&wait), "{wait:?}");
-    // Each pause is twice the one before; a call that brings enough makes it shorter, and the shortest ends.
-    let next = |holding: &mut Holding, now: i64, units: i64| {
-        let wanted = holding.held() + 1;
-        assert!(holding.ask(&terms, at(now), wanted).is_some());
-        holding.answered(&terms, at(now), units, None, None);
-        holding.ask(&terms, at(now + 1), holding.held() + 1).is_some()
-    };
-    let mut holding = handed(&terms, 0, None);
-    assert!(next(&mut holding, 100 * MS, 100), "after one pause of 10 ms");
-    let mut holding = handed(&terms, 0, None);
-    assert!(!next(&mut holding, 100 * MS, 0));
-    assert!(!next(&mut holding, 200 * MS, 100), "after pauses of 10 and 20 ms");
-}
-
-#[test]
-fn an_answer_without_units_leaves_room_for_the_next() {
-    let (mut holding, terms) = (with_twenty(), terms());
-    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(0), 0), Some(20));
-    holding.answered(&terms, at(0), 0, None, None);
-    assert_eq!(holding.ask(&terms, at(100 * MS), 0), Some(20));
-}
-
-#[test]
-fn what_is_ended_goes_back_and_one_return_is_waited_for() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    holding.end(&terms, at(0));
-    assert_eq!(holding.held(), 0);
-    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
-    assert!(!holding.is_idle(at(0)));
-    // Meanwhile another batch is handed out and ended.
-    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-    holding.answered(&terms, at(0), 10, None, None);
-    holding.returned();
-    assert!(!holding.is_idle(at(0)), "ten units are held");
-    holding.end(&terms, at(0));
-    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))), "the first has returned");
-    holding.returned();
-    assert!(holding.is_idle(at(0)));
-}
-
-/// Regression: a batch that ended while another one was on its way back was forgotten.
-#[test]
-fn a_batch_that_ends_during_a_return_goes_back_after_it() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    holding.end(&terms, at(0));
-    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
-    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-    holding.answered(&terms, at(0), 10, None, None);
-    holding.end(&terms, at(0));
-    assert_eq!(holding.give_back(&terms, at(0)), None, "one return is on its way");
-    holding.returned();
-    assert!(!holding.is_idle(at(0)));
-    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
-}
-
-/// The server receives units after the time for an answer, and by then more of them have leaked.
-#[test]
-fn units_that_leak_on_their_way_do_not_go_back() {
-    let terms = Terms { reply: span(3 * MS), ..terms() };
-    let mut holding = handed(&terms, 10, None);
-    holding.end(&terms, at(2 * MS));
-    assert_eq!(holding.give_back(&terms, at(2 * MS)), Some((5, span(5 * MS))));
-}
-
-/// Nobody has to spend or ask: a timer that gives back sets batches aside as well.
-#[test]
-fn a_batch_whose_hold_is_over_goes_back_without_another_call() {
-    let terms = Terms { hold: span(4 * MS), ..terms() };
-    let mut holding = handed(&terms, 10, None);
-    assert_eq!(holding.give_back(&terms, at(4 * MS - 1)), None);
-    assert_eq!(holding.give_back(&terms, at(4 * MS)), Some((6, span(4 * MS))));
-    assert_eq!(holding.held(), 0);
-}
-
-/// A batch that is used up has nothing to give back, and does not take the place of one that has.
-#[test]
-fn a_batch_that_is_used_up_hides_no_other() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    holding.end(&terms, at(0));
-    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-    holding.answered(&terms, at(0), 10, None, None);
-    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
-    holding.end(&terms, at(0));
-    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
-}
-
-/// Of two batches that are over, the younger one goes back: more of it has not leaked.
-#[test]
-fn of_two_ended_batches_the_younger_goes_back() {
-    let terms = Terms { hold: span(20 * MS), ..terms() };
-    let mut holding = handed(&terms, 10, None);
-    assert_eq!(holding.spend(&terms, at(0), 5), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(2 * MS), 35), Some(30));
-    holding.answered(&terms, at(2 * MS), 30, None, None);
-    let mut other = holding;
-    holding.end(&terms, at(3 * MS));
-    assert_eq!(holding.held(), 0, "neither can be spent any more");
-    assert_eq!(holding.give_back(&terms, at(3 * MS)), Some((29, span(MS))));
-    // The same if both holds have ended since.
-    assert_eq!(other.give_back(&terms, at(23 * MS)), Some((9, span(21 * MS))));
-}
-
-/// Units on their way back count as held: the server may not have them yet.
-#[test]
-fn nobody_asks_for_units_that_are_on_their_way_back() {
-    let terms = Terms { most: 10, ..terms() };
-    let mut holding = handed(&terms, 10, None);
-    holding.end(&terms, at(0));
-    assert_eq!(holding.ask(&terms, at(0), 1), None, "they are to go back");
-    assert_eq!(holding.give_back(&terms, at(4 * MS)), Some((6, span(4 * MS))));
-    assert_eq!(holding.ask(&terms, at(4 * MS), 1), Some(4), "six are on their way");
-    holding.lost(&terms, at(4 * MS));
-    holding.returned();
-    assert_eq!(holding.ask(&terms, at(100 * MS), 1), Some(10));
-}
-
-/// All units of a quota go back, with an age from the answer on, if the window is certain to outlast a call.
-#[test]
-fn the_age_of_what_goes_back_to_a_quota() {
-    let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
-    let long = span(500 * MS + 300 * MS);
-    let rows = [
-        (None, 500, Some((10, long))),
-        (Some(400 * MS), 500, None), // its window has ended
-        (Some(1000 * MS), 500, Some((10, span(400 * MS)))),
-        (Some(9000 * MS), 500, Some((10, span(400 * MS)))),
-        (Some(400 * MS), 1000, None),
-        (Some(9000 * MS), 1000, Some((10, span(900 * MS)))),
-    ];
-    for (lasts, ends, back) in rows {
-        let mut holding = Holding::default();
-        assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-        holding.answered(&terms, at(100 * MS), 10, None, lasts.map(span));
-        holding.end(&terms, at(ends * MS));
-        assert_eq!(holding.give_back(&terms, at(ends * MS)), back, "{lasts:?}");
-    }
-    // A limit with a rate has no window.
-    let rate = Terms { reply: span(0), ..self::terms() };
-    let mut holding = Holding::default();
-    assert_eq!(holding.ask(&rate, at(0), 1), Some(10));
-    holding.answered(&rate, at(2 * MS), 10, None, Some(span(9000 * MS)));
-    holding.end(&rate, at(5 * MS));
-    assert_eq!(holding.give_back(&rate, at(5 * MS)), Some((5, span(5 * MS))));
-}
-
-#[test]
-fn the_next_batch_is_asked_for_when_half_is_used() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    for (left, asks) in [(10, false), (6, false), (5, true)] {
-        let spent = holding.held() - left;
-        assert_eq!(holding.spend(&terms, at(0), spent), Spend::Spent);
-        assert_eq!(holding.ask(&terms, at(0), 0).is_some(), asks, "{left} of 10 left");
-    }
-}
-
-/// When a third batch comes, two are merged: the result has the age of the older one and the allowance of the
-/// younger one.
-#[test]
-fn two_batches_make_room_for_a_third() {
-    let terms = terms();
-    let mut holding = handed(&terms, 10, None);
-    assert_eq!(holding.spend(&terms, at(0), 5), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(0), 35), Some(30));
-    holding.answered(&terms, at(0), 30, None, None);
-    assert_eq!(holding.ask(&terms, at(0), 36), Some(10));
-    let mut other = holding;
-    holding.answered(&terms, at(0), 10, None, None);
-    assert_eq!(holding.held(), 45);
-    other.answered(&terms, at(0), 0, None, None);
-    let later = at(5 * MS);
-    other.end(&terms, later);
-    assert_eq!(other.give_back(&terms, later), Some((25, span(5 * MS))), "30 less what has leaked");
-}
-
-/// Of a quota, two batches are spent as one only with the age of the older one.
-#[test]
-fn two_batches_of_a_quota_go_back_with_the_older_age() {
-    let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
-    let (short, long) = (Some(span(400 * MS)), Some(span(9000 * MS)));
-    for (older, younger, age) in [(long, long, 250), (long, short, 250), (short, long, 650)] {
-        let mut holding = Holding::default();
-        assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-        holding.answered(&terms, at(100 * MS), 10, None, older);
-        assert_eq!(holding.spend(&terms, at(100 * MS), 5), Spend::Spent);
-        assert_eq!(holding.ask(&terms, at(100 * MS), 0), Some(10));
-        holding.answered(&terms, at(200 * MS), 10, None, younger);
-        assert_eq!(holding.ask(&terms, at(200 * MS), 16), Some(10), "the two become one");
-        holding.lost(&terms, at(200 * MS));
-        holding.end(&terms, at(350 * MS));
-        let back = holding.give_back(&terms, at(350 * MS));
-        assert_eq!(back, Some((15, span(age * MS))), "{older:?}, {younger:?}");
-    }
-}
-
-#[test]
-fn a_pause_ends_when_it_is_shorter_than_the_shortest() {
-    // Of pauses of 20 ms and one more call in each hold, pauses of 10 ms are left where a hold takes 20 ms,
-    // and shorter ones where it takes less.
-    for (hold, pauses) in [(20 * MS, true), (20 * MS - 1, false)] {
-        let terms = Terms { hold: span(hold), ..terms() };
-        let mut holding = handed(&terms, 0, None);
-        for (now, units) in [(100 * MS, 0), (200 * MS, 100)] {
-            assert!(holding.ask(&terms, at(now), 1).is_some());
-            holding.answered(&terms, at(now), units, None, None);
-        }
-        let wanted = holding.held() + 1;
-        assert_eq!(holding.ask(&terms, at(200 * MS + 1), wanted).is_none(), pauses, "{hold} ns");
-    }
-}
-
-#[test]
-fn batches_grow_while_they_are_used_up_in_a_quarter_of_their_hold() {
-    let terms = terms();
-    for (units, spent_at, next) in [(10, 0, 20), (10, 250 * MS - 1, 20), (10, 250 * MS, 10), (6, 0, 10)] {
-        let mut holding = handed(&terms, units, None);
-        let now = at(spent_at);
-        assert_eq!(holding.spend(&terms, now, units), Spend::Spent);
-        assert_eq!(holding.ask(&terms, now, 1), Some(next), "{units} spent after {spent_at} ns");
-    }
-    // Half of the size that was too large.
-    let mut holding = with_twenty();
-    assert_eq!(holding.spend(&terms, at(0), 20), Spend::Spent);
-    assert_eq!(holding.ask(&terms, at(0), 1), Some(40));
-    holding.answered(&terms, at(0), 40, None, None);
-    assert_eq!(holding.ask(&terms, at(1000 * MS), 1), Some(20));
 }

@@ -325,7 +325,7 @@ fn a_sorted_set_holds_leases_when_its_ends_can_be_theirs() {
     }
 }
 
-/// A caller that names itself like an entry of a log, at the very microsecond, is stored a microsecond
+/// If a holder has the name of an entry of a log of the same microsecond, its lease is stored a microsecond
 /// earlier.
 #[test]
 fn no_lease_looks_like_an_entry_of_a_log() {

@@ -26,7 +26,7 @@ enum Made {
     Log(log::Limit, Vec<Instant>),
 }
 
-/// Units per period. Most emission intervals are not whole numbers of nanoseconds, some hardly more than one.
+/// Units per period. Most emission intervals have a fraction of a nanosecond, and some are hardly longer.
 fn rate() -> impl Strategy<Value = (i64, i64, Unit)> {
     prop_oneof![
         2 => (1..900_i64, 1..5_000_i64, unit()),
@@ -354,7 +354,7 @@ fn a_call_behind_more_than_any_state_can_hold_is_refused_and_is_no_error() {
     let take = |state| century.take(state, at(0), 1);
     assert_eq!(behind(&century, None, at(0), 1, costs, take).unwrap().answer.verdict, never_known);
     assert_eq!(peek_behind(&century, None, at(0), 1, costs).unwrap().verdict, never_known);
-    // An error of the call itself is one.
+    // An error of the call itself is returned.
     assert!(behind(&limit(), used(1), at(0), -1, MOST, |state| limit().take(state, at(0), -1)).is_err());
     assert!(peek_behind(&limit(), used(1), at(0), -1, MOST).is_err());
 }

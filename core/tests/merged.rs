@@ -188,7 +188,7 @@ proptest! {
 
 /// A limiter of a mix in a server.
 trait Keyed {
-    /// What the limiter answers, and itself after the call.
+    /// Returns the answer of the limiter, and the limiter after the call.
     fn take(&self, now: Instant, quantity: i64) -> (Answer, Box<dyn Keyed>);
     fn peek(&self, now: Instant, quantity: i64) -> Answer;
 }
@@ -312,7 +312,7 @@ enum Event {
     Goes,
     /// The call on its way gets an error.
     Fails,
-    /// One of the callers that wait is gone.
+    /// One of the callers that wait leaves.
     Leaves(usize),
     /// Microseconds pass.
     Passes(i64),

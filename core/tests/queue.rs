@@ -158,7 +158,7 @@ impl Key {
         }
     }
 
-    /// A call that does not wait, which is told what the queue makes of the state.
+    /// A call that does not wait, decided on the state that the queue returns for it.
     fn behind(&mut self, decide: impl Fn(Option<Tat>) -> Decision<Tat>) -> Decision<Tat> {
         let now = at(self.now);
         let mut decision = decide(self.queue.seen(self.state, now).unwrap());
@@ -392,8 +392,8 @@ impl Model {
     }
 }
 
-/// How full a bucket becomes into which these units flow, as a time: what acts at once costs at most the
-/// tolerance.
+/// The highest level of a bucket into which these units flow, as a time. If no limit is exceeded, it is at
+/// most the tolerance.
 fn fullest(limit: Numbers, mut acts: Vec<(i64, i64)>) -> i64 {
     acts.sort_unstable();
     let (mut level, mut last, mut fullest) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! Settlements and pauses, limiter by limiter: tables, and properties.
+//! Settlements and pauses of each kind of limiter: tables and properties.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 

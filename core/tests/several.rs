@@ -207,7 +207,7 @@ fn the_unit_is_known_before_the_limiters() {
         ("k PAIR 1 2 ONCE k 5", Unit::Seconds),
         ("k PAIR 1 2 ONCE US 5", Unit::Seconds),
         ("k PAIR 1 2 once US 5 MS", Unit::Milliseconds),
-        // Words at positions other than in `ONCE key period` alone.
+        // Options before and after `ONCE key period`.
         ("k PAIR 1 2 MS FLOW ONCE AGO 5", Unit::Milliseconds),
         ("k PAIR 1 2 MS FLOW x ONCE WEIGHT 60", Unit::Milliseconds),
         ("k PAIR 1 2 MS AGO 5 ONCE k 60", Unit::Milliseconds),

@@ -1,4 +1,4 @@
-//! The fixed window without end, held against a model that keeps every take and adds them up each time.
+//! The fixed window without end, compared with a model that keeps every take and adds them up each time.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 

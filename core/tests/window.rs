@@ -1,4 +1,4 @@
-//! The sliding window, held against a model that keeps every admitted call and counts again each time.
+//! The sliding window, compared with a model that keeps every admitted call and counts again each time.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 

@@ -1,4 +1,4 @@
-//! The lines of `CL.BMTAKE`: the clients that wait for several limiters, fair among flows.
+//! The queues of `CL.BMTAKE`: the clients that wait for several limiters, fair among flows.
 //!
 //! The arguments of a client are kept, and read again for each decision, as if the call had just come, so
 //! that no stored state of a limiter can be out of date. The order is that of [`redis_cell_core::fair`].
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
 use redis_cell_core::{Instant, Span};
 
-use super::index::{self, Decides, End, FairCall, Id, Index, Line, Looks, Others, Place, Waiter, locked};
+use super::index::{self, AnyQueue, Decides, End, FairCall, Id, Index, Looks, Others, Place, Waiter, locked};
 use super::slots;
 use crate::error::Error;
 use crate::ffi::{self, Call, Handles, Rejection};
@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 /// checks.
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
-/// What to do next for a line. The client has not left it yet.
+/// What to do next for a queue. The client has not left it yet.
 enum Step {
     /// Check whether the reply of its `ONCE` is there.
     Repeat(Head),
@@ -33,7 +33,7 @@ enum Step {
     None,
 }
 
-/// A client in a line.
+/// A client in a queue.
 struct Head {
     waiter: Waiter,
     arguments: Arc<[Box<[u8]>]>,
@@ -43,7 +43,7 @@ struct Head {
 }
 
 /// The costs of the clients that come before a call on this key that does not wait.
-#[cold] // the common key has no line
+#[cold] // the common key has no queue
 pub fn ahead(place: Place) -> u64 {
     locked(|index| {
         let taken = index.fair_at(place).map_or(0, |(_, queue)| queue.taken());
@@ -56,7 +56,7 @@ pub fn waiting(place: Place, flow: Option<&[u8]>) -> Option<usize> {
     locked(|index| index.fair_at(place).map(|(_, queue)| queue.clients_of(flow)))
 }
 
-/// [`Queue::settle`] for the line of a key, if it has one. The next turn may then belong to another client,
+/// [`Queue::settle`] for the queue of a key, if it has one. The next turn may then belong to another client,
 /// with a smaller quantity.
 pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference: i64, now: Instant) {
     locked(|index| {
@@ -67,23 +67,23 @@ pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference
     });
 }
 
-/// Joins the line of a key, which is made when the first client joins it.
+/// Joins the queue of a key, which is made when the first client joins it.
 pub fn join(place: Place, request: Request, now: Instant) -> Waiter {
     locked(|index| {
         let id = index.fair_at(place).map(|(id, _)| id);
-        let id =
-            id.unwrap_or_else(|| index.insert(place, Line::Fair(Queue::default(), Looks::default()), now));
+        let id = id
+            .unwrap_or_else(|| index.insert(place, AnyQueue::Fair(Queue::default(), Looks::default()), now));
         let ticket = index.fair(id).map(|(queue, _)| queue.join(request)).unwrap_or_default();
         index.look_at(id, now);
         Waiter { id, ticket }
     })
 }
 
-/// The next step for a line: checks and turns alternate, so that each of them makes progress.
+/// The next step for a queue: checks and turns alternate, so that each of them makes progress.
 fn next(id: Id, now: Instant) -> Step {
     locked(|index| {
         let Some(entry) = index.entry(id) else { return Step::None };
-        let Line::Fair(queue, looks) = &mut entry.line else { return Step::None };
+        let AnyQueue::Fair(queue, looks) = &mut entry.queue else { return Step::None };
         let head = |ticket: Ticket| {
             let client = entry.clients.get(&ticket)?;
             let FairCall { arguments, decides, .. } = client.call.as_ref()?;
@@ -123,7 +123,7 @@ fn checked(waiter: Waiter, readiness: Readiness, now: Instant) {
     });
 }
 
-/// The line is served again when a client is to be checked, or may be admitted.
+/// The queue is served again when a client is to be checked, or may be admitted.
 fn look_again(index: &mut Index, id: Id) {
     let Some((queue, looks)) = index.fair(id) else { return };
     let turn = looks.blocked.filter(|(ticket, _)| queue.next() == Some(*ticket)).map(|(_, turn)| turn);
@@ -131,9 +131,9 @@ fn look_again(index: &mut Index, id: Id) {
     index.plan(id, at);
 }
 
-/// Takes one step for a line; false when there is nothing to do for now.
+/// Takes one step for a queue; false when there is nothing to do for now.
 ///
-/// Each call of the server here may run other modules' code, which may change keys and the line. So every
+/// Each call of the server here may run other modules' code, which may change keys and the queue. So every
 /// decision loads its states, and ignores clients that have left.
 pub fn step(call: &Call, id: Id) -> bool {
     let now = ffi::now();
@@ -220,7 +220,7 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
     true
 }
 
-/// The client leaves the line with an error of a limiter, or with the stored reply that it repeats: another
+/// The client leaves the queue with an error of a limiter, or with the stored reply that it repeats: another
 /// call may have stored it since the client was checked.
 fn fail(call: &Call, head: &Head, now: Instant, error: Error) -> bool {
     let repeated = match call.with_arguments(&head.arguments, |own| head.decides.repeated(own)) {
@@ -231,7 +231,7 @@ fn fail(call: &Call, head: &Head, now: Instant, error: Error) -> bool {
     true
 }
 
-/// The client leaves the line, and is answered with `end`.
+/// The client leaves the queue, and is answered with `end`.
 fn end(call: &Call, waiter: Waiter, now: Instant, end: End) {
     if let Some(client) = index::leave(waiter, now) {
         call.unblock(client.blocked, Some(end));

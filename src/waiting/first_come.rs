@@ -1,4 +1,4 @@
-//! The lines of `CL.BTHROTTLE`: the clients that wait for one GCRA limiter, first come, first served.
+//! The queues of `CL.BTHROTTLE`: the clients that wait for one GCRA limiter, first come, first served.
 //!
 //! The order is that of [`redis_cell_core::queue`].
 
@@ -7,7 +7,7 @@ use redis_cell_core::queue::{self, Queue};
 use redis_cell_core::{Decision, Error as CoreError, Instant, Span, Verdict};
 use std::ffi::CStr;
 
-use super::index::{self, Client, End, Id, Index, Line, Place, Waiter, locked};
+use super::index::{self, AnyQueue, Client, End, Id, Index, Place, Waiter, locked};
 use super::slots;
 use crate::ffi::{self, Access, Arg, Call, Handles, Key};
 use crate::outcome::Outcome;
@@ -29,7 +29,7 @@ pub enum Joined {
     Waiting(Waiter),
 }
 
-/// The work for a line. The client in it has left the line.
+/// The work for a queue. The client in it has left the queue.
 enum Due {
     /// Write the decision, and answer the client.
     Admitted(Client, Decision<Tat>),
@@ -39,11 +39,11 @@ enum Due {
     NotYet,
 }
 
-/// [`Queue::seen`] for the line of a key, if it has one.
+/// [`Queue::seen`] for the queue of a key, if it has one.
 ///
 /// # Errors
 /// Those of [`Queue::seen`].
-#[cold] // the common key has no line
+#[cold] // the common key has no queue
 pub fn seen(place: Place, state: Option<Tat>, now: Instant) -> Result<Option<Tat>, CoreError> {
     locked(|index| match index.first_come_at(place) {
         Some((_, queue)) => queue.seen(state, now),
@@ -51,8 +51,8 @@ pub fn seen(place: Place, state: Option<Tat>, now: Instant) -> Result<Option<Tat
     })
 }
 
-/// [`Queue::saw`] for the line of a key, if it has one.
-#[cold] // the common key has no line
+/// [`Queue::saw`] for the queue of a key, if it has one.
+#[cold] // the common key has no queue
 pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
     locked(|index| {
         if let Some((_, queue)) = index.first_come_at(place) {
@@ -61,20 +61,20 @@ pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
     });
 }
 
-/// Reports a decision to the line of a key, if it has one. The event of its write then serves the line.
+/// Reports a decision to the queue of a key, if it has one. The event of its write then serves the queue.
 ///
 /// # Errors
 /// Those of `told`.
-#[cold] // the common key has no line
+#[cold] // the common key has no queue
 pub fn tell(place: Place, told: impl FnOnce(&mut Queue) -> Result<(), CoreError>) -> Result<(), CoreError> {
     locked(|index| index.first_come_at(place).map_or(Ok(()), |(_, queue)| told(queue)))
 }
 
-/// [`Queue::pause`] for the line of a key; only `decide` if it has none.
+/// [`Queue::pause`] for the queue of a key; only `decide` if it has none.
 ///
 /// # Errors
 /// Those of `decide`.
-#[cold] // the common key has no line
+#[cold] // the common key has no queue
 pub fn pause(
     place: Place,
     state: Option<Tat>,
@@ -87,7 +87,7 @@ pub fn pause(
     })
 }
 
-/// [`Queue::join`] for the line of a key, which is made when the first client joins it.
+/// [`Queue::join`] for the queue of a key, which is made when the first client joins it.
 ///
 /// # Errors
 /// Those of [`Queue::join`].
@@ -100,7 +100,7 @@ pub fn join(
     locked(|index| {
         let id = index.first_come_at(place).map(|(id, _)| id);
         if id.is_none() {
-            // Most clients need not wait, and no line is made for them.
+            // Most clients need not wait, and no queue is made for them.
             let decision = gcra::throttle(state, limit, now, quantity)?;
             if !matches!(decision.answer.verdict, Verdict::Later(_)) {
                 return Ok(Joined::Decided(decision));
@@ -110,9 +110,9 @@ pub fn join(
         let queue = index.first_come_at(place).map_or(&mut new, |(_, queue)| queue);
         let joined = queue.join(state, limit, now, quantity, patience);
         let id = match (id, &joined) {
-            // A new line is served now, because its key may expire before the turn that follows from this
+            // A new queue is served now, because its key may expire before the turn that follows from this
             // state.
-            (None, Ok(queue::Joined::Waiting(_))) => Some(index.insert(place, Line::FirstCome(new), now)),
+            (None, Ok(queue::Joined::Waiting(_))) => Some(index.insert(place, AnyQueue::FirstCome(new), now)),
             (id, _) => id,
         };
         Ok(match joined? {
@@ -123,7 +123,7 @@ pub fn join(
     })
 }
 
-/// Sets the next instant at which to serve a line whose key holds `state`; an empty line is dropped.
+/// Sets the next instant at which to serve a queue whose key holds `state`; an empty queue is dropped.
 fn schedule(index: &mut Index, id: Id, state: Option<Tat>, now: Instant) {
     let Some(queue) = index.first_come(id) else { return };
     match queue.next_turn(state, now) {
@@ -164,9 +164,9 @@ fn turn(id: Id, state: Option<Tat>, now: Instant) -> Due {
     })
 }
 
-/// Ends one wait of a line; false when none is over.
+/// Ends one wait of a queue; false when none is over.
 ///
-/// Each call of the server here may run other modules' code, which may change the key and the line. So every
+/// Each call of the server here may run other modules' code, which may change the key and the queue. So every
 /// decision loads its state just before, and nothing is kept between calls.
 pub fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();

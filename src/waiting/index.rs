@@ -26,16 +26,16 @@ use crate::outcome::{Outcome, Repeated};
 
 static INDEX: LazyLock<Mutex<Index>> = LazyLock::new(Mutex::default);
 
-/// The number of lines, for calls that need only know whether there are any.
+/// The number of queues, for calls that need only know whether there are any.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of clients that are woken, or keys that are marked, in one step.
 const GATHERED: usize = 100;
 
-/// The time after which it is checked again whether the server may write the key of a line.
+/// The time after which it is checked again whether the server may write the key of a queue.
 pub const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
 
-/// The number of a line. No other line ever has the same.
+/// The number of a queue. No other queue ever has the same.
 pub type Id = u64;
 
 /// A key: its database and its name.
@@ -54,7 +54,7 @@ pub enum End {
     Rejected(String),
 }
 
-/// A client that waits or is about to be blocked: its line, and its ticket there.
+/// A client that waits or is about to be blocked: its queue, and its ticket there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Waiter {
     pub id: Id,
@@ -72,11 +72,11 @@ pub struct Client {
     pub unit: Unit,
     /// When it stops waiting.
     pub deadline: Option<Instant>,
-    /// Its call, if it waits in a fair line.
+    /// Its call, if it waits in a fair queue.
     pub call: Option<FairCall>,
 }
 
-/// The call of a client in a fair line.
+/// The call of a client in a fair queue.
 pub struct FairCall {
     pub arguments: Arc<[Box<[u8]>]>,
     /// The keys of its other limiters, which decide whether it is ready.
@@ -86,7 +86,7 @@ pub struct FairCall {
     pub decides: &'static dyn Decides,
 }
 
-/// Decides the call of a client in a fair line, whenever it is looked at. Each function is given the call
+/// Decides the call of a client in a fair queue, whenever it is looked at. Each function is given the call
 /// with its arguments.
 pub trait Decides: Sync {
     /// The reply of the call that this one repeats, if there is one.
@@ -128,7 +128,7 @@ pub struct Index {
     by_key: BTreeMap<i32, BTreeMap<Arc<[u8]>, Waiters>>,
     by_client: HashMap<Identity, Waiter>,
     next: Id,
-    /// When to look at each line.
+    /// When to look at each queue.
     looks: BTreeSet<(Instant, Id)>,
     /// When clients stop waiting.
     pub deadlines: BTreeSet<(Instant, Waiter)>,
@@ -138,9 +138,9 @@ pub struct Index {
     waking: Option<(Mark, Waiter)>,
     /// The databases all of whose keys have changed.
     swept: BTreeMap<i32, Sweep>,
-    /// Fair lines without clients that remember many flows, which are forgotten step by step.
+    /// Fair queues without clients that remember many flows, which are forgotten step by step.
     emptied: Vec<fair::Queue>,
-    /// No line is served before this instant, because the server may not write.
+    /// No queue is served before this instant, because the server may not write.
     pub paused_until: Option<Instant>,
     /// The timer that is set.
     pub timer: Option<(Timer, Alarm)>,
@@ -173,7 +173,7 @@ struct Sweep {
 struct Waiters {
     first_come: Option<Id>,
     fair: Option<Id>,
-    /// Clients of other lines that name the key.
+    /// Clients of other queues that name the key.
     clients: BTreeMap<Waiter, Naming>,
     is_marked: bool,
 }
@@ -183,15 +183,15 @@ impl Waiters {
         self.first_come.is_none() && self.fair.is_none() && self.clients.is_empty()
     }
 
-    fn line(&mut self, line: &Line) -> &mut Option<Id> {
-        match line {
-            Line::FirstCome(_) => &mut self.first_come,
-            Line::Fair(..) => &mut self.fair,
+    fn of(&mut self, queue: &AnyQueue) -> &mut Option<Id> {
+        match queue {
+            AnyQueue::FirstCome(_) => &mut self.first_come,
+            AnyQueue::Fair(..) => &mut self.fair,
         }
     }
 }
 
-/// The role of a key in the call of a client in a fair line.
+/// The role of a key in the call of a client in a fair queue.
 #[derive(Clone, Copy)]
 enum Naming {
     /// It is the key of a limiter that may have to admit the client, the first of its flow, before the client
@@ -202,14 +202,14 @@ enum Naming {
 }
 
 /// The clients that are queued for one key.
-pub enum Line {
+pub enum AnyQueue {
     /// First come, first served.
     FirstCome(queue::Queue),
     /// Fair among flows.
     Fair(fair::Queue, Looks),
 }
 
-/// The state of a fair line in addition to its order.
+/// The state of a fair queue in addition to its order.
 #[derive(Default)]
 pub struct Looks {
     /// The clients for which a stored reply of `ONCE` is to be looked up.
@@ -221,7 +221,7 @@ pub struct Looks {
     pub was_turn: bool,
 }
 
-impl Line {
+impl AnyQueue {
     fn is_empty(&self) -> bool {
         match self {
             Self::FirstCome(queue) => queue.is_empty(),
@@ -240,11 +240,11 @@ impl Line {
     }
 }
 
-/// The line of one key.
+/// The queue of one key.
 pub struct Entry {
     pub db: i32,
     pub name: Arc<[u8]>,
-    pub line: Line,
+    pub queue: AnyQueue,
     pub clients: BTreeMap<Ticket, Client>,
     /// When to look at it.
     look: Instant,
@@ -283,11 +283,11 @@ pub fn clients() -> usize {
     count(|index| index.by_client.len())
 }
 
-/// The flows that all lines remember.
+/// The flows that all queues remember.
 pub fn remembered() -> usize {
-    let flows = |entry: &Entry| match &entry.line {
-        Line::FirstCome(_) => 0,
-        Line::Fair(queue, _) => queue.flows(),
+    let flows = |entry: &Entry| match &entry.queue {
+        AnyQueue::FirstCome(_) => 0,
+        AnyQueue::Fair(queue, _) => queue.flows(),
     };
     count(|index| index.by_id.values().map(flows).sum())
 }
@@ -298,7 +298,7 @@ pub fn clear() {
     COUNT.store(0, Relaxed);
 }
 
-/// Adds a client that has been blocked to its line. Returns it if the line is gone.
+/// Adds a client that has been blocked to its queue. Returns it if the queue is gone.
 pub fn attach(waiter: Waiter, client: Client) -> Option<Client> {
     locked(|index| {
         let Some(entry) = index.by_id.get_mut(&waiter.id) else { return Some(client) };
@@ -313,7 +313,7 @@ pub fn attach(waiter: Waiter, client: Client) -> Option<Client> {
     })
 }
 
-/// Removes a client that has taken nothing from its line, unless it has left the line already.
+/// Removes a client that has taken nothing from its queue, unless it has left the queue already.
 pub fn leave(waiter: Waiter, now: Instant) -> Option<Client> {
     locked(|index| index.leave(waiter, now))
 }
@@ -344,7 +344,7 @@ pub fn all_changed(db: Option<i32>, now: Instant) {
     });
 }
 
-/// Removes the first client from a line, or drops a line that has none.
+/// Removes the first client from a queue, or drops a queue that has none.
 pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     locked(|index| {
         let first = index.by_id.get(&id).and_then(|entry| entry.clients.first_key_value());
@@ -357,7 +357,7 @@ pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     })
 }
 
-/// Serves a line later, because the server does not allow a write to its key now. Returns false, because
+/// Serves a queue later, because the server does not allow a write to its key now. Returns false, because
 /// nothing is left to do for now.
 pub fn come_again(id: Id, now: Instant) -> bool {
     locked(|index| index.plan(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX)));
@@ -369,35 +369,35 @@ impl Index {
         self.by_id.get_mut(&id)
     }
 
-    /// The line of a key that is served first come, first served.
+    /// The queue of a key that is served first come, first served.
     pub fn first_come_at(&mut self, place: Place) -> Option<(Id, &mut queue::Queue)> {
         let id = self.by_key.get(&place.db)?.get(place.name)?.first_come?;
         self.first_come(id).map(|queue| (id, queue))
     }
 
     pub fn first_come(&mut self, id: Id) -> Option<&mut queue::Queue> {
-        match &mut self.by_id.get_mut(&id)?.line {
-            Line::FirstCome(queue) => Some(queue),
-            Line::Fair(..) => None,
+        match &mut self.by_id.get_mut(&id)?.queue {
+            AnyQueue::FirstCome(queue) => Some(queue),
+            AnyQueue::Fair(..) => None,
         }
     }
 
-    /// The fair line of a key.
+    /// The fair queue of a key.
     pub fn fair_at(&mut self, place: Place) -> Option<(Id, &mut fair::Queue)> {
         let id = self.by_key.get(&place.db)?.get(place.name)?.fair?;
         self.fair(id).map(|(queue, _)| (id, queue))
     }
 
     pub fn fair(&mut self, id: Id) -> Option<(&mut fair::Queue, &mut Looks)> {
-        match &mut self.by_id.get_mut(&id)?.line {
-            Line::FirstCome(_) => None,
-            Line::Fair(queue, looks) => Some((queue, looks)),
+        match &mut self.by_id.get_mut(&id)?.queue {
+            AnyQueue::FirstCome(_) => None,
+            AnyQueue::Fair(queue, looks) => Some((queue, looks)),
         }
     }
 
     /// Reports that decisions on a key may have changed, for every event that may lead to the admission of a
-    /// client of any line. The clients that wait for the key are checked once, however often this function is
-    /// called until then. Returns false if there are none; the clock is not read then.
+    /// client. The clients that wait for the key are checked once, however often this function is called
+    /// until then. Returns false if there are none; the clock is not read then.
     ///
     /// Cost: O(log n) for n keys, however many clients wait for this one.
     pub fn changed(&mut self, Place { db, name }: Place, now: impl FnOnce() -> Instant) -> bool {
@@ -412,7 +412,7 @@ impl Index {
         true
     }
 
-    /// [`changed`](Self::changed) for the key of a line.
+    /// [`changed`](Self::changed) for the key of a queue.
     pub fn changed_for(&mut self, id: Id, now: Instant) {
         if let Some(Entry { db, name, .. }) = self.by_id.get(&id) {
             let (db, name) = (*db, Arc::clone(name));
@@ -434,8 +434,8 @@ impl Index {
         let clients: Vec<_> = clients.map(|(&waiter, &naming)| (waiter, naming)).collect();
         if last.is_none() {
             waiters.is_marked = false;
-            let lines = [waiters.first_come, waiters.fair];
-            lines.into_iter().flatten().for_each(|id| self.look_at(id, now));
+            let queues = [waiters.first_come, waiters.fair];
+            queues.into_iter().flatten().for_each(|id| self.look_at(id, now));
         }
         for &(waiter, naming) in &clients {
             self.wake(waiter, naming, now);
@@ -476,7 +476,7 @@ impl Index {
         }
     }
 
-    /// Forgets some of the flows of lines that have emptied. False if none is left.
+    /// Forgets some of the flows of queues that have emptied. False if none is left.
     pub fn tidy(&mut self) -> bool {
         let Some(queue) = self.emptied.last_mut() else { return false };
         if !queue.tidy() {
@@ -485,7 +485,7 @@ impl Index {
         true
     }
 
-    /// The earliest instant at which a line or a key is to be processed.
+    /// The earliest instant at which a queue or a key is to be processed.
     pub fn first_look(&self) -> Option<Instant> {
         let look = self.looks.first().map(|&(look, _)| look);
         let marks = self.waking.as_ref().map(|(mark, _)| mark).into_iter().chain(self.marked.front());
@@ -493,32 +493,32 @@ impl Index {
         look.into_iter().chain(marks.map(|mark| mark.since)).chain(swept).min()
     }
 
-    /// The line that is to be served first, if its instant has come.
+    /// The queue that is to be served first, if its instant has come.
     pub fn due(&self, now: Instant) -> Option<Id> {
         self.looks.first().filter(|(look, _)| *look <= now).map(|&(_, id)| id)
     }
 
-    /// The lines for whose keys `what` returns a value, each with that value.
+    /// The queues for whose keys `what` returns a value, each with that value.
     pub fn find<T>(&self, what: impl Fn(&[u8]) -> Option<T>) -> Vec<(Id, T)> {
         self.by_id.iter().filter_map(|(id, entry)| Some((*id, what(&entry.name)?))).collect()
     }
 
-    /// A line, if there is any.
+    /// A queue, if there is any.
     pub fn any(&self) -> Option<Id> {
         self.looks.first().map(|&(_, id)| id)
     }
 
-    /// Something has happened to the line: it is served by this instant.
+    /// Something has happened to the queue: it is served by this instant.
     pub fn look_at(&mut self, id: Id, at: Instant) {
         let Some(entry) = self.by_id.get_mut(&id) else { return };
-        if let Line::Fair(_, looks) = &mut entry.line {
+        if let AnyQueue::Fair(_, looks) = &mut entry.queue {
             looks.blocked = None;
         }
         let at = at.min(entry.look);
         self.plan(id, at);
     }
 
-    /// Sets the next instant at which the line is served.
+    /// Sets the next instant at which the queue is served.
     pub fn plan(&mut self, id: Id, at: Instant) {
         if let Some(entry) = self.by_id.get_mut(&id) {
             self.looks.remove(&(entry.look, id));
@@ -527,12 +527,12 @@ impl Index {
         }
     }
 
-    /// Creates the line of a key, which is served now.
-    pub fn insert(&mut self, Place { db, name }: Place, line: Line, now: Instant) -> Id {
+    /// Creates the queue of a key, which is served now.
+    pub fn insert(&mut self, Place { db, name }: Place, queue: AnyQueue, now: Instant) -> Id {
         self.next = self.next.wrapping_add(1);
         let (id, name) = (self.next, Arc::from(name));
-        *self.waiters(db, &name).line(&line) = Some(id);
-        let entry = Entry { db, name, line, clients: BTreeMap::new(), look: now };
+        *self.waiters(db, &name).of(&queue) = Some(id);
+        let entry = Entry { db, name, queue, clients: BTreeMap::new(), look: now };
         self.by_id.insert(id, entry);
         self.looks.insert((now, id));
         COUNT.store(self.by_id.len(), Relaxed);
@@ -550,17 +550,17 @@ impl Index {
         }
     }
 
-    /// Removes a client from a line. Those behind it move up.
+    /// Removes a client from a queue. Those behind it move up.
     pub fn leave(&mut self, waiter: Waiter, now: Instant) -> Option<Client> {
-        self.by_id.get_mut(&waiter.id)?.line.leave(waiter.ticket);
+        self.by_id.get_mut(&waiter.id)?.queue.leave(waiter.ticket);
         self.forget(waiter, now)
     }
 
-    /// Forgets a client that has left its line; a line that is empty is dropped.
+    /// Forgets a client that has left its queue; a queue that is empty is dropped.
     pub fn forget(&mut self, waiter: Waiter, now: Instant) -> Option<Client> {
         let entry = self.by_id.get_mut(&waiter.id)?;
         let client = entry.clients.remove(&waiter.ticket);
-        let (db, name, is_empty) = (entry.db, Arc::clone(&entry.name), entry.line.is_empty());
+        let (db, name, is_empty) = (entry.db, Arc::clone(&entry.name), entry.queue.is_empty());
         if let Some(client) = &client {
             self.by_client.remove(&client.blocked.identity());
             if let Some(deadline) = client.deadline {
@@ -579,12 +579,12 @@ impl Index {
         client
     }
 
-    /// Drops a line.
+    /// Drops a queue.
     pub fn drop(&mut self, id: Id) {
-        if let Some(Entry { db, name, line, look, .. }) = self.by_id.remove(&id) {
+        if let Some(Entry { db, name, queue, look, .. }) = self.by_id.remove(&id) {
             self.looks.remove(&(look, id));
-            self.stops(db, &name, |waiters| *waiters.line(&line) = None);
-            if let Line::Fair(queue, _) = line
+            self.stops(db, &name, |waiters| *waiters.of(&queue) = None);
+            if let AnyQueue::Fair(queue, _) = queue
                 && queue.flows() > 0
             {
                 self.emptied.push(queue);

@@ -1,7 +1,7 @@
-//! The one timer of all lines, and the work when it fires.
+//! The one timer of all queues, and the work when it fires.
 //!
 //! An event of a key only [marks](super::index) it and sets the timer. The work is done when the timer fires,
-//! after the commands that came before: waits that have timed out and lines that are to be served, in the
+//! after the commands that came before: waits that have timed out and queues that are to be served, in the
 //! order of their instants, for at most a millisecond. The rest is done when the timer fires again.
 
 use core::time::Duration;
@@ -10,13 +10,13 @@ use std::time::Instant as Processor;
 
 use redis_cell_core::{Instant, Span};
 
-use super::index::{Alarm, Client, End, Id, Index, Line, PAUSE, locked};
+use super::index::{Alarm, AnyQueue, Client, End, Id, Index, PAUSE, locked};
 use super::{fair, first_come, slots};
 use crate::error::Error;
 use crate::ffi::{self, Call, Rings, Timer};
 use crate::outcome::Outcome;
 
-/// The time for which clients are answered and lines are served before the server runs other commands. A
+/// The time for which clients are answered and queues are served before the server runs other commands. A
 /// decision that has begun is completed.
 const BUDGET: Duration = Duration::from_millis(1);
 
@@ -43,9 +43,9 @@ impl Budget {
 
 /// What is due first.
 enum Next {
-    /// The wait of this client, which has left its line, has timed out.
+    /// The wait of this client, which has left its queue, has timed out.
     TimedOut(Client),
-    /// A line is to be served.
+    /// A queue is to be served.
     Look(Due),
     /// Clients were woken, and further clients may have to be woken.
     Again,
@@ -53,7 +53,7 @@ enum Next {
     Nothing,
 }
 
-/// A line to serve now: its number, its database and the name of its key.
+/// A queue to serve now: its number, its database and the name of its key.
 struct Due {
     id: Id,
     db: i32,
@@ -109,7 +109,7 @@ fn go_on(call: &Call, may_write: bool, budget: &mut Budget) -> bool {
         served.is_some()
     };
     if budget.is_spent() {
-        // After all other lines that are to be served now, and after the waits that have timed out by now.
+        // After all other queues that are to be served now, and after the waits that have timed out by now.
         locked(|index| {
             let now = ffi::now();
             if index.entry(id).is_some_and(|entry| entry.is_due(now)) {
@@ -122,8 +122,8 @@ fn go_on(call: &Call, may_write: bool, budget: &mut Budget) -> bool {
 
 /// What is due first by this instant.
 ///
-/// A client whose turn came in time does not time out because the timer was late. But a line does not delay a
-/// timeout that is earlier than its own instant.
+/// A client whose turn came in time does not time out because the timer was late. But a queue does not delay
+/// a timeout that is earlier than its own instant.
 fn next(now: Instant, may_write: bool) -> Next {
     locked(|index| {
         let look = index.first_look().filter(|_| may_write);
@@ -139,12 +139,12 @@ fn next(now: Instant, may_write: bool) -> Next {
             return Next::Nothing;
         }
         let gathered = index.gather(now);
-        let line = index.due(now).and_then(|id| {
+        let queue = index.due(now).and_then(|id| {
             let entry = index.entry(id)?;
-            let is_fair = matches!(entry.line, Line::Fair(..));
+            let is_fair = matches!(entry.queue, AnyQueue::Fair(..));
             Some(Due { id, db: entry.db, name: Arc::clone(&entry.name), is_fair })
         });
-        match line {
+        match queue {
             Some(due) => Next::Look(due),
             None if gathered => Next::Again,
             None => Next::Nothing,
@@ -162,7 +162,7 @@ fn end_all(call: &Call, budget: &mut Budget) {
     }
 }
 
-/// Forgets the flows of lines that have emptied, as long as the budget lasts. The server's cron does this,
+/// Forgets the flows of queues that have emptied, as long as the budget lasts. The server's cron does this,
 /// not the timer, which would keep the server from unloading the module.
 pub fn tidy() {
     let mut budget = Budget::new();

@@ -1,6 +1,6 @@
 //! Clusters on loopback, and certificates.
 
-use super::{Options, Server, wait_until};
+use super::{Client, Options, Server, wait_until};
 use std::path::Path;
 use std::process::Command;
 
@@ -8,16 +8,23 @@ use std::process::Command;
 pub fn cluster(primaries: usize, options: impl Fn() -> Options) -> Vec<Server> {
     let start = || options().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
     let nodes: Vec<Server> = (0..primaries).map(|_| start()).collect();
-    for (index, node) in nodes.iter().enumerate() {
-        let mut client = node.connect();
-        client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
-        let slots = (0..16384).filter(|slot| slot * primaries / 16384 == index);
-        let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-        client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-        client.call(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
-    }
+    let first = format!("127.0.0.1 {}", nodes[0].port());
+    meet(nodes.iter().map(Server::connect), &first, primaries);
     wait_for_cluster(&nodes.iter().collect::<Vec<_>>());
     nodes
+}
+
+/// Lets nodes meet the first one, by its host and port. The primaries come first, and share the slots evenly.
+pub fn meet(nodes: impl Iterator<Item = Client>, first: &str, primaries: usize) {
+    for (index, mut node) in nodes.enumerate() {
+        node.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
+        if index < primaries {
+            let slots = (0..16384).filter(|slot| slot * primaries / 16384 == index);
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            node.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+        }
+        node.call(&format!("CLUSTER MEET {first}"));
+    }
 }
 
 /// Waits until all slots are served, and each of the nodes knows all of them.

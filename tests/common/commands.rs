@@ -74,7 +74,7 @@ impl Kind {
         if self.has_quantity() { quantity } else { holder }
     }
 
-    /// A limiter as it follows its key in a call for several.
+    /// The words of a limiter behind its key in a call for several limiters.
     pub fn limiter(&self, limit: i64, period: i64, asked: &str) -> String {
         format!("{} {} {asked}", self.word, self.numbers(limit, period))
     }

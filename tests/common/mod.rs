@@ -19,7 +19,7 @@ mod waiter;
 
 pub use client::{Client, Snapshot, Words, ints};
 pub use clock::{Clock, SECOND};
-pub use cluster::{certificate, cluster, wait_for_cluster};
+pub use cluster::{certificate, cluster, meet, wait_for_cluster};
 pub use commands::{COMMANDS, Command, KINDS, Kind};
 pub use docker::{Container, docker, run, unique_name, wait_until_healthy};
 pub use entries::{Entry, entries};

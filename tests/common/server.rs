@@ -212,6 +212,13 @@ impl Server {
         Options::new().start()
     }
 
+    /// The same, and a connection to it.
+    pub fn with_client() -> (Self, Client) {
+        let server = Self::start();
+        let client = server.connect();
+        (server, client)
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

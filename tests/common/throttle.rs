@@ -82,7 +82,7 @@ impl Throttle {
         let (first, last) = (self.answer(tat, earliest), self.answer(tat, latest));
         let within = reply.len() == first.len()
             && reply.iter().zip(first.iter().zip(&last)).enumerate().all(|(i, (seen, (a, b)))| {
-                // Taking turns from refused to admitted in between, the waits jump instead of moving.
+                // If a refusal became an admission in between, the times are not between those of both ends.
                 let jumps = first[0] != last[0] || self.saturate && first[5] != last[5];
                 if jumps && i > 1 { true } else { (a.min(b)..=a.max(b)).contains(&seen) }
             });

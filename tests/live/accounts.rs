@@ -11,8 +11,7 @@ fn left(client: &mut Client, key: &str) -> i64 {
 
 #[test]
 fn a_total_keeps_the_expiry_of_its_key() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // A count of INCR, and a count with an expiry from another client.
     client.call("INCRBY k 3");
     assert_eq!(client.ints("CL.FIXED k 10 TOTAL 1"), [0, 10, 6, -1, -1]);
@@ -48,8 +47,7 @@ fn a_total_keeps_the_expiry_of_its_key() {
 
 #[test]
 fn every_take_renews_the_idle_time() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     assert_eq!(client.ints("CL.FIXED k 10 TOTAL IDLE 100 4"), [0, 10, 6, -1, 100]);
     let expiry = client.expiry_ms("k");
     wait_until("the clock ticks", || match left(&mut client, "k") {
@@ -83,8 +81,7 @@ fn every_take_renews_the_idle_time() {
 /// Of options that stand behind the quantity; the others are tested in core.
 #[test]
 fn what_is_wrong_with_a_total_is_said() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let syntax = "ERR syntax error";
     for (call, error) in [
         ("CL.FIXED k 5 TOTAL 1 UTC 60", syntax),
@@ -118,8 +115,7 @@ fn account(tokens: i64, cents: i64) -> String {
 
 #[test]
 fn units_come_from_what_is_included_then_bought_then_paid() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let mut take = |tokens, cents| {
         // `t` is the time until the year 2255.
         let number = |number: &i64| if *number > 1_000_000 { "t".to_owned() } else { number.to_string() };
@@ -159,8 +155,7 @@ fn units_come_from_what_is_included_then_bought_then_paid() {
 
 #[test]
 fn words_that_join_are_keys_where_a_limiter_stands_behind_them() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let call = "CL.MTAKE a FIXED 5 TOTAL 1 ELSE FIXED 5 TOTAL 1 SPILL FIXED 5 TOTAL 1";
     assert_eq!(reply(&mut client, call), "0 5 4 -1 -1\n0 5 4 -1 -1\n0 5 4 -1 -1\n0 5 4 -1 -1");
     let call = "CL.MTAKE a FIXED 5 TOTAL 1 else SPILL FIXED 5 TOTAL 1 Spill ELSE FIXED 5 TOTAL 1 MS";

@@ -72,8 +72,7 @@ fn by_the_category() {
 
 #[test]
 fn a_module_that_is_loaded_again_finds_its_category() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     requires!(has_category(&mut client), "no category of a module's own");
     let mut limiter = user(&server, "+@rate_limit ~limits:*");
     client.call("MODULE UNLOAD redis-cell");
@@ -91,8 +90,7 @@ fn by_their_names() {
 
 #[test]
 fn who_may_only_read_can_peek() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let read = if has_categories(&server) { "+@read" } else { "+cl.peek +cl.mpeek" };
     // Permissions to read are new in 7.0.
     let keys = if client.has_command("COMMAND|DOCS") { "%R~limits:*" } else { "~limits:*" };
@@ -123,8 +121,7 @@ fn a_permission_to_read_the_key_is_not_enough_to_take() {
 
 #[test]
 fn by_the_categories_of_the_server() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     requires!(has_categories(&server), "commands of modules are in no category");
     let listed: Vec<String> = client.get("ACL CAT write");
     requires!(listed.iter().any(|command| command.starts_with("cl.")), UNLISTED);

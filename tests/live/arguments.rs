@@ -51,8 +51,7 @@ fn numbers() -> Vec<(String, &'static str)> {
 
 #[test]
 fn an_error_names_the_number_that_is_wrong() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let long = vec![b'7'; 1 << 20];
     for (call, name) in numbers() {
         let wrong: &[&[u8]] = match name {
@@ -91,8 +90,7 @@ fn an_error_names_the_number_that_is_wrong() {
 
 #[test]
 fn words_that_do_not_belong_to_a_command_are_a_syntax_error() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for command in COMMANDS.iter().filter(|command| command.has_keys()) {
         for words in [
             "MS BOGUS",

@@ -8,8 +8,7 @@ const GIVE_BACK: &str = "CL.REFUND k 0 1 3600";
 
 /// A server whose key `k` has no units left, and a client that waits for one.
 fn waiting() -> (Server, Client, Waiter) {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     let waiter = Waiter::ask(&server, WAIT);
     wait_for_blocked(&mut client, 1);

@@ -36,8 +36,7 @@ fn flags(client: &mut Client, command: &str) -> Vec<String> {
 
 #[test]
 fn the_server_knows_what_kind_of_commands_they_are() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for command in COMMANDS.iter().filter(|command| command.has_keys()) {
         let flags = flags(&mut client, command.name);
         for flag in ["readonly", "write", "denyoom", "fast", "admin", "noscript", "blocking"] {
@@ -76,8 +75,7 @@ fn checks_run_on_a_replica() {
 
 #[test]
 fn a_state_of_redis_cell_is_understood() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // brandur/redis-cell rounds the expiry down.
     client.call(&format!("SET k {} PX 1000000", wall_ns() + 1_000_000_999_999));
     assert_eq!(client.ints("CL.PEEK k 9 10 3600")[..3], [0, 10, 7]);

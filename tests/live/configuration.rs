@@ -87,8 +87,7 @@ fn a_reload_begins_with_its_own_arguments() {
 
 #[test]
 fn by_config_set() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(has_config(&mut client), NO_CONFIG);
     client.call("CL.THROTTLE k 0 1 60 2");
     for (name, value) in
@@ -171,8 +170,7 @@ fn one_line_in_the_log_says_what_was_found() {
 /// The server sets the values of a `CONFIG SET` one by one, and sets them back when a later one is wrong.
 #[test]
 fn a_config_set_that_fails_keeps_the_record_of_refusals() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(has_config(&mut client), NO_CONFIG);
     client.call("CL.THROTTLE k 0 1 60 2");
     let before = client.call("CL.TOP");

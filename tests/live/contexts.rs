@@ -29,8 +29,7 @@ fn on_both_protocols_the_reply_is_an_array_of_integers() {
 
 #[test]
 fn in_a_transaction() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("MULTI");
     for _ in 0..7 {
         assert_eq!(client.text(&format!("CL.THROTTLE k {LIMIT}")), "QUEUED");
@@ -117,8 +116,7 @@ fn those_who_watch_a_key_notice_each_write_and_nothing_else() {
 
 #[test]
 fn in_a_script() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let script = "local replies = {} \
                   for i = 1, tonumber(ARGV[1]) do \
                   replies[i] = redis.call('CL.THROTTLE', KEYS[1], ARGV[2], ARGV[3], ARGV[4]) end \
@@ -136,8 +134,7 @@ fn in_a_script() {
 
 #[test]
 fn not_in_a_read_only_script() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("EVAL_RO"), "no EVAL_RO");
     let error = client.error(&["EVAL_RO", "return redis.call('CL.THROTTLE', 'k', 4, 5, 60)", "1", "k"]);
     assert!(error.contains("Write commands are not allowed"), "{error}");
@@ -146,8 +143,7 @@ fn not_in_a_read_only_script() {
 
 #[test]
 fn in_a_function() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("FUNCTION"), "no functions");
     let library = "#!lua name=limits\n\
                    redis.register_function('take', function(keys, args)\n\
@@ -159,8 +155,7 @@ fn in_a_function() {
 
 #[test]
 fn beside_other_commands_of_the_server() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // The reply must leave the connection usable.
     let commands =
         ["PING", "CL.THROTTLE k 1 1 60", "ECHO a", "CL.THROTTLE k", "CL.THROTTLE k 1 x 60", "ECHO b"];

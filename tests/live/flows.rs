@@ -24,7 +24,7 @@ fn give_back(limiter: &str) -> String {
     }
 }
 
-/// Waits with this call, when `count` clients wait with it.
+/// Sends a call that waits, and returns once `count` clients wait, this one among them.
 fn wait_with(server: &Server, client: &mut Client, call: &str, count: usize) -> Waiter {
     let waiter = Waiter::ask(server, call);
     wait_for_blocked(client, count);
@@ -37,8 +37,7 @@ fn flows(client: &mut Client) -> String {
 
 #[test]
 fn every_kind_is_waited_for_in_order() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for (limiter, single) in &kinds() {
         client.call("DEL k other");
         client.call(single);
@@ -69,8 +68,7 @@ fn every_kind_is_waited_for_in_order() {
 
 #[test]
 fn saturate_and_other_quantities_are_behind_the_queue_too() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for kind in KINDS.iter().filter(|kind| kind.has_quantity()) {
         let single = |words: &str| kind.call("k", 3, 3600, words);
         let limiter = |quantity: &str| kind.limiter(3, 3600, quantity);
@@ -102,8 +100,7 @@ fn saturate_and_other_quantities_are_behind_the_queue_too() {
 /// A client that is not ready delays no other flow, keeps its place, and its units do not count as taken.
 #[test]
 fn the_other_limiters_say_who_is_ready() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for (limiter, single) in &kinds() {
         client.call("FLUSHALL");
         client.call(single);
@@ -135,8 +132,7 @@ fn the_other_limiters_say_who_is_ready() {
 /// longer do, clients of the other queue may be ready.
 #[test]
 fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.FIXED x 9 3600 7");
     let _large = wait_with(&server, &mut client, "CL.BMTAKE x FIXED 9 3600 5 gate LEASE 1 3600 me", 1);
     let mut small = wait_with(&server, &mut client, "CL.BMTAKE y FIXED 9 3600 1 x FIXED 9 3600 1", 2);
@@ -156,12 +152,11 @@ fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
 
 #[test]
 fn a_settlement_of_a_flow_moves_its_turn() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for (settle, first) in [
         ("", "a"),
         ("CL.MSETTLE k FIXED 9 3600 5 FLOW a", "b"),
-        // By the difference to what is held.
+        // The flow is charged only the difference to what it holds.
         ("CL.MSETTLE k FIXED 9 3600 5 FLOW a HOLD h me", "a"),
         ("CL.MSETTLE k FIXED 9 3600 9 FLOW a HOLD h me", "b"),
     ] {
@@ -187,8 +182,7 @@ fn a_settlement_of_a_flow_moves_its_turn() {
 /// A settlement that gives nothing back changes no key, but whose turn it is.
 #[test]
 fn a_settlement_that_changes_no_key_moves_the_queue_too() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.FIXED gate 1 3600");
     // Not ready: it keeps the queue, so that the flows are charged.
     let _first = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 1 gate FIXED 1 3600 1", 1);
@@ -209,8 +203,7 @@ fn a_settlement_that_changes_no_key_moves_the_queue_too() {
 /// take at once, and for more than a state can hold.
 #[test]
 fn a_call_behind_whatever_clients_wait_for_is_refused_and_is_no_error() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for (limiter, single) in [
         ("LOG 10001 3600 10000", "CL.LOG k 10001 3600 1"),
         ("THROTTLE 0 1 3153600000 1", "CL.THROTTLE k 0 1 3153600000 1"),
@@ -222,7 +215,7 @@ fn a_call_behind_whatever_clients_wait_for_is_refused_and_is_no_error() {
             (1..=3).map(|n| wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter}"), n)).collect();
         assert_eq!(client.ints(single)[0], 1, "{single}");
         assert_eq!(rows(&mut client, &format!("CL.MPEEK k {limiter}"))[0][0], 1, "{limiter}");
-        // Nor is it for clients that wait for another key first.
+        // Nor is it an error for clients that wait for another key first.
         let mut other = wait_with(&server, &mut client, &format!("CL.BMTAKE free LOG 9 60 1 k {limiter}"), 4);
         if !single.contains("THROTTLE") {
             let saturated = client.ints(&format!("{single} SATURATE"));
@@ -243,8 +236,7 @@ fn a_call_behind_whatever_clients_wait_for_is_refused_and_is_no_error() {
 
 #[test]
 fn those_who_wait_behind_count_as_taken_in_the_reply() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.FIXED k 3 3600 3");
     let call = "CL.BMTAKE k FIXED 3 3600 # ONCE o# 60 FLOW f#";
     let mut first = wait_with(&server, &mut client, &call.replace('#', "1"), 1);
@@ -268,8 +260,7 @@ fn those_who_wait_behind_count_as_taken_in_the_reply() {
 /// It was ready when it was checked, and is only known not to be when it takes.
 #[test]
 fn a_client_whose_other_limiter_is_taken_in_the_moment_of_its_turn_waits_on() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.FIXED k 1 3600");
     let call = "CL.BMTAKE k FIXED 1 3600 1 gate LEASE 1 3600 me";
     let mut waiter = wait_with(&server, &mut client, call, 1);
@@ -281,11 +272,10 @@ fn a_client_whose_other_limiter_is_taken_in_the_moment_of_its_turn_waits_on() {
     assert!(waiter.answer().starts_with("0 1 0 -1 3600 "));
 }
 
-/// `RESET` gives back what a `reset_after` says, so that of an admission must be what the key holds.
+/// `RESET` computes what it gives back from a `reset_after`, so that of an admission must describe the key.
 #[test]
 fn the_reset_after_of_an_admission_counts_nobody_who_waits() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for (waits, calls) in [
         (
             "CL.BTHROTTLE k 2 3 3600 3 0",
@@ -329,8 +319,7 @@ fn the_reset_after_of_an_admission_counts_nobody_who_waits() {
 fn clients_that_leave_together_cost_those_who_name_their_key_one_look() {
     const FLOWS: usize = 100;
     const LEAVE: usize = 50;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.LOG b 5 3600 5");
     let mut waiters: Vec<Waiter> = Vec::new();
     for flow in 0..FLOWS {
@@ -370,8 +359,7 @@ fn clients_that_leave_together_cost_those_who_name_their_key_one_look() {
 #[test]
 fn turns_that_take_long_are_taken_one_by_one() {
     const CLIENTS: usize = 24;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call(&format!("CL.FIXED gate {CLIENTS} 3600 {CLIENTS}"));
     let mut waiters: Vec<Waiter> = Vec::new();
     for place in 0..CLIENTS {
@@ -393,8 +381,7 @@ fn turns_that_take_long_are_taken_one_by_one() {
 /// An event on the other key of a client that is not ready says nothing of the first key until it is checked.
 #[test]
 fn who_is_not_ready_counts_for_nobody_until_it_is_looked_at_again() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.ACQUIRE b 1 60 x");
     let _waiter = wait_with(&server, &mut client, "CL.BMTAKE a THROTTLE 0 1 3600 1 b LEASE 1 60 y", 1);
     let mut call = Waiter::connect(&server);
@@ -411,8 +398,7 @@ fn who_is_not_ready_counts_for_nobody_until_it_is_looked_at_again() {
 
 #[test]
 fn a_flow_does_not_have_the_name_of_a_kind() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for call in [
         "CL.BMTAKE k FIXED 9 3600 1 FLOW log",
         "CL.BMTAKE k FIXED 9 3600 1 FLOW LEASE TIMEOUT 1",
@@ -425,8 +411,7 @@ fn a_flow_does_not_have_the_name_of_a_kind() {
 
 #[test]
 fn maxlen_tells_at_once_who_cannot_be_served_soon() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.FIXED k 1 3600");
     let call = "CL.BMTAKE k FIXED 1 3600 1 FLOW a MAXLEN 2";
     let _first = wait_with(&server, &mut client, call, 1);
@@ -437,8 +422,7 @@ fn maxlen_tells_at_once_who_cannot_be_served_soon() {
 
 #[test]
 fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (limiter, single) in &kinds() {
         client.call("FLUSHALL");
         client.call(single);
@@ -467,8 +451,7 @@ fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
 /// another one may leave.
 #[test]
 fn a_timeout_does_not_count_who_waits() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 1000");
     let call = "CL.BMTAKE k THROTTLE 0 1 1000 1 FLOW";
     let others: Vec<Waiter> =
@@ -485,8 +468,7 @@ fn a_timeout_does_not_count_who_waits() {
 
 #[test]
 fn a_timeout_ends_a_wait_and_leaves_no_trace() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.ACQUIRE k 1 3600 other");
     let asked = Instant::now();
     let mut waiter = Waiter::ask(&server, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 TIMEOUT 0.4 FLOW a");
@@ -534,8 +516,7 @@ fn an_admission_is_one_transaction() {
 /// Commands that put a set or a list in the place of a key delete nothing.
 #[test]
 fn a_key_that_a_set_or_a_list_replaces_is_an_error_at_once() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("SADD set a");
     for replace in ["SUNIONSTORE k set", "SORT set ALPHA STORE k"] {
         client.call("DEL k");
@@ -554,8 +535,7 @@ fn a_key_that_a_set_or_a_list_replaces_is_an_error_at_once() {
 #[test]
 fn so_many_flows_are_remembered() {
     const MOST: usize = 65_536;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.ACQUIRE gate 1 3600 holder");
     // Not ready: it keeps the queue alive, and takes no turn.
     let waiter = wait_with(
@@ -594,8 +574,7 @@ fn so_many_flows_are_remembered() {
 
 #[test]
 fn clients_of_bthrottle_go_before_and_so_do_bookings() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     let mut fair = wait_with(&server, &mut client, "CL.BMTAKE k THROTTLE 0 1 3600 1 FLOW a", 1);
     let mut line = wait_with(&server, &mut client, "CL.BTHROTTLE k 0 1 3600 1 0", 2);
@@ -617,8 +596,7 @@ fn clients_of_bthrottle_go_before_and_so_do_bookings() {
 
 #[test]
 fn a_first_limiter_in_shadow_queues_and_counts_nothing_as_taken() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.LOG x 1 3600");
     client.call("CL.FIXED k 1 3600");
     let mut waiter =

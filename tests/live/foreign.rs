@@ -17,8 +17,7 @@ fn assert_untouched(client: &mut Client, key: &str, expected: impl Fn(&str) -> b
 
 #[test]
 fn keys_of_another_type_are_refused_as_the_server_does() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for command in [
         "RPUSH list a b",
         "SADD set a b",
@@ -39,8 +38,7 @@ fn keys_of_another_type_are_refused_as_the_server_does() {
 
 #[test]
 fn strings_of_another_meaning_are_refused() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let now = wall_ns();
     let either = "foo -5 1.5 42 0 12345678901234567890123".split(' ').chain([""]);
     let lasting = "9223372036854775807 9223372036854775808 1e18 0x1fff".split(' ');
@@ -75,8 +73,7 @@ fn strings_of_another_meaning_are_refused() {
 /// error. It must neither overwrite it nor end the server.
 #[test]
 fn a_far_future_state_is_not_overwritten() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for value in ["9223372036854775807", "9223372036854775806", "9200000000000000000", "4000000000000000000"]
     {
         for expires in [false, true] {
@@ -100,8 +97,7 @@ fn a_far_future_state_is_not_overwritten() {
 
 #[test]
 fn hash_field_expiry_does_not_confuse_the_type() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("HPEXPIRE"), "no expiry of hash fields");
     client.call("HSET hash f v g w");
     client.call("HPEXPIRE hash 3600000 FIELDS 1 f");

@@ -42,8 +42,7 @@ fn ends(client: &mut Client, key: &str) -> Vec<String> {
 
 #[test]
 fn what_is_settled_is_what_was_used() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (window, used, left) in
         [("3600", 3, 3), ("MONTH", 0, 0), ("TOTAL", 12, 12), ("TOTAL IDLE 3600", 10, 10)]
     {
@@ -60,8 +59,7 @@ fn what_is_settled_is_what_was_used() {
 
 #[test]
 fn what_has_run_out_comes_back_before_the_next_decision() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for window in ["3600000 MS", "MONTH", "TOTAL", "TOTAL IDLE 3600000 MS"] {
         let (window, unit) = window.split_once(" MS").map_or((window, ""), |(window, _)| (window, " MS"));
         let unit = if unit.is_empty() { " MS" } else { unit };
@@ -84,8 +82,7 @@ fn what_has_run_out_comes_back_before_the_next_decision() {
 
 #[test]
 fn a_refusal_carries_out_what_has_run_out_and_nothing_else() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let mut stream = ReplicaStream::attach(&server);
     rows(&mut client, &format!("CL.MTAKE q FIXED 10 3600000 4 p FIXED 10 3600000 1 MS HOLD h {SHORT} dead"));
     rows(&mut client, "CL.MTAKE q FIXED 10 3600000 3 MS HOLD h 300000 alive");
@@ -126,8 +123,7 @@ fn first_words(effects: &[Effect]) -> Vec<&str> {
 
 #[test]
 fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     rows(
         &mut client,
         &format!("CL.MTAKE q FIXED 10 3600000 9 r THROTTLE 99 1 3600000 5 MS HOLD h {SHORT} me"),
@@ -153,8 +149,7 @@ fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
 /// server.
 #[test]
 fn what_is_held_of_a_window_comes_back_on_the_server_to_which_its_key_is_moved() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for by in [3, -3] {
         for owner in ["a", "b"] {
             rows(&mut client, &format!("CL.MTAKE q FIXED 10 3600000 4 MS HOLD h {SHORT} {owner}"));
@@ -171,8 +166,7 @@ fn what_is_held_of_a_window_comes_back_on_the_server_to_which_its_key_is_moved()
 
 #[test]
 fn of_a_log_a_million_units_may_be_used() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // Of units taken in between, none is given back: only entries as old as the take.
     rows(&mut client, "CL.MTAKE m LOG 100 3600 5 HOLD h 300 me");
     client.call("CL.LOG m 100 3600 7");
@@ -191,8 +185,7 @@ fn of_a_log_a_million_units_may_be_used() {
 
 #[test]
 fn parts_that_a_settlement_does_not_name_have_run_out() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let call = "a FIXED 10 3600 4 b FIXED 10 TOTAL 4 r THROTTLE 99 1 3600 4";
     rows(&mut client, &format!("CL.MTAKE {call} HOLD h 300 me"));
     rows(&mut client, "CL.MTAKE b FIXED 10 TOTAL 1 HOLD h 300 other");
@@ -212,8 +205,7 @@ fn parts_that_a_settlement_does_not_name_have_run_out() {
 
 #[test]
 fn the_key_lives_as_long_as_anything_can_come_back() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let ttl = |client: &mut Client| client.int("PTTL h");
     let near = |seen: i64, expected: i64| {
         assert!((expected - 2_000..=expected + 1).contains(&seen), "{seen}, not {expected}");
@@ -260,8 +252,7 @@ fn the_key_lives_as_long_as_anything_can_come_back() {
 /// Calls that name a total with `IDLE` find what calls without it have left, and the reverse.
 #[test]
 fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for [held, named] in [["TOTAL", "TOTAL IDLE 3600000"], ["TOTAL IDLE 3600000", "TOTAL"]] {
         client.call("DEL q h");
         rows(&mut client, &format!("CL.MTAKE q FIXED 10 {held} 8 MS HOLD h {SHORT} dead"));
@@ -274,8 +265,7 @@ fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
 /// Ended parts of rates only take memory, and are looked for when others are added.
 #[test]
 fn parts_of_rates_that_have_ended_are_removed_when_their_number_passes_a_multiple_of_32() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     rows(&mut client, "CL.MTAKE q FIXED 99 3600000 1 MS HOLD h 3600000 alive");
     rows(&mut client, &format!("CL.MTAKE r THROTTLE 9 1 3600000 1 MS HOLD h {SHORT} dead"));
     let_run_out();
@@ -290,8 +280,7 @@ fn parts_of_rates_that_have_ended_are_removed_when_their_number_passes_a_multipl
 /// What has run out makes room at a full key, however much it is, for clients that wait and for others.
 #[test]
 fn more_than_a_thousand_parts_that_have_ended_make_room_at_a_full_key() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for limit in ["q FIXED 9999999 86400000 1", "r THROTTLE 9999 1 60000 1"] {
         client.call("FLUSHALL");
         rows(&mut client, "CL.MTAKE other FIXED 9 86400000 1 MS HOLD h 86400000 alive");
@@ -314,8 +303,7 @@ fn more_than_a_thousand_parts_that_have_ended_make_room_at_a_full_key() {
 
 #[test]
 fn names_with_the_same_hash_are_told_apart() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let [one, other] = SAME_HASH;
     for (key, foreign) in [(one, other), (other, one)] {
         client.call("FLUSHALL");
@@ -339,8 +327,7 @@ fn names_with_the_same_hash_are_told_apart() {
 /// Parts whose places are taken by others, and that are held again, do not make a record longer.
 #[test]
 fn a_record_has_sixteen_parts() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for call in 1..=4 {
         let limiters: Vec<_> = (0..16 * call).rev().map(|n| format!("k{n} FIXED 10 3600000 1")).collect();
         rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", limiters.join(" ")));
@@ -353,8 +340,7 @@ fn a_record_has_sixteen_parts() {
 
 #[test]
 fn at_most_a_thousand_parts_run_out_in_a_call() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     each_takes(&mut client, 0..2_500, "q FIXED 10000 3600000 1 MS HOLD h 6000");
     assert_eq!(client.int("GET q"), 2_500);
     rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3600000 alive");
@@ -370,8 +356,7 @@ fn at_most_a_thousand_parts_run_out_in_a_call() {
 /// Regression: a client that needed more than a call carries out waited until the next call, or for a day.
 #[test]
 fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let quota = "q FIXED 10000 86400000";
     for before in ["", "r THROTTLE 9 1 60 1 ", "r THROTTLE 9 1 60 1 p FIXED 1 60 10000 ELSE "] {
         client.call("FLUSHALL");
@@ -406,8 +391,7 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
 
 #[test]
 fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     each_takes(&mut client, 0..49_998, "q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 7200");
     let [one, same_hash] = SAME_HASH;
     let day = "FIXED 1000000 86400";
@@ -529,8 +513,7 @@ fn replicas_and_the_append_only_file_have_the_same_holds() {
 
 #[test]
 fn the_key_is_one_of_the_calls_keys() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let keys =
         |client: &mut Client, call: &str| client.get::<Vec<String>, _>(&format!("COMMAND GETKEYS {call}"));
     for (call, expected) in [
@@ -591,8 +574,7 @@ fn the_key_is_one_of_the_calls_keys() {
 
 #[test]
 fn a_key_of_something_else_is_an_error_behind_once_and_before_the_limiters() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let foreign =
         "ERR the key does not hold this limiter's state: expected the parts of holds, stored by HOLD";
     client.call("RPUSH wrong a");
@@ -649,8 +631,7 @@ fn a_key_of_something_else_is_an_error_behind_once_and_before_the_limiters() {
 /// A record has sixteen parts. What else an owner holds is found, settled and runs out as well.
 #[test]
 fn an_owner_holds_of_many_limiters() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let limiters = |numbers: std::ops::Range<usize>, quantity: i64| {
         let one = |n| match n % 3 {
             0 => format!("k{n} FIXED 10 3600000 {quantity}"),
@@ -706,8 +687,7 @@ fn an_owner_holds_of_many_limiters() {
 
 #[test]
 fn a_key_that_is_copied_renamed_or_restored_holds_the_same() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     rows(&mut client, "CL.MTAKE q FIXED 10 3600 4 r THROTTLE 9 1 3600 1 HOLD h 300 me");
     let dump: Vec<u8> = redis::cmd("DUMP").arg("h").query(client.connection()).unwrap();
     client.call("DEL h");
@@ -725,8 +705,7 @@ fn a_key_that_is_copied_renamed_or_restored_holds_the_same() {
 
 #[test]
 fn a_client_that_waits_is_served_when_a_hold_runs_out() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for window in ["86400000", "TOTAL"] {
         client.call("DEL q h");
         rows(&mut client, &format!("CL.MTAKE q FIXED 10 {window} 7 MS HOLD h 400 dead"));
@@ -764,8 +743,7 @@ fn a_client_that_waits_is_served_when_a_hold_runs_out() {
 
 #[test]
 fn any_bytes_are_names() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let long = vec![b'x'; 100_000];
     let names: [&[u8]; 6] = [b"", b" ", b"\0\xff", b"5 a", b"me 3 q", &long];
     for id in names {
@@ -802,8 +780,7 @@ fn shares(reply: &[Vec<i64>]) -> Vec<i64> {
 
 #[test]
 fn along_chains_what_has_run_out_comes_back_to_each_pool() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let spill = |quantity: i64| format!("a FIXED 10 3600000 {quantity} SPILL b FIXED 10 TOTAL {quantity}");
     rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} dead", spill(15)));
     assert_eq!(rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", spill(12)))[0][0], 1);

@@ -34,8 +34,7 @@ fn counts(client: &mut Client, command: &str) -> [u64; 3] {
 
 #[test]
 fn each_command_counts_what_it_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for command in COMMANDS.iter().filter(|command| command.has_keys()) {
         let ([admitted, refused, wrong], name) = (command.counted, command.lower().replace("cl.", ""));
         client.call("FLUSHALL");
@@ -63,8 +62,7 @@ fn each_command_counts_what_it_answers() {
 
 #[test]
 fn what_the_server_refuses_itself_is_not_counted() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.error("CL.THROTTLE k");
     client.error("CL.RELEASE");
     assert_eq!(counts(&mut client, "throttle"), [0, 0, 0]);
@@ -73,8 +71,7 @@ fn what_the_server_refuses_itself_is_not_counted() {
 
 #[test]
 fn calls_in_transactions_and_scripts_count() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("MULTI");
     client.call("CL.THROTTLE k 0 1 60");
     client.call("CL.BTHROTTLE k 0 1 60 1 0");
@@ -86,8 +83,7 @@ fn calls_in_transactions_and_scripts_count() {
 
 #[test]
 fn a_wait_counts_when_it_ends() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     let mut waiters: Vec<Waiter> =
         (0..4).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 3600 1 0")).collect();
@@ -115,8 +111,7 @@ fn a_wait_counts_when_it_ends() {
 
 #[test]
 fn the_section_is_there_for_those_who_ask() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for section in ["INFO redis-cell", "INFO everything", "INFO modules"] {
         assert!(client.text(section).contains("# redis-cell\r\nredis-cell_version:"), "{section}");
     }
@@ -137,15 +132,13 @@ fn how_effects_are_propagated() {
     assert_eq!(seen["propagation"], expected);
     assert_eq!(seen["propagation_listeners"], "possible", "there is an append-only file");
 
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     wait_for_no_listeners(&mut client);
 }
 
 #[test]
 fn counts_begin_with_the_module_and_outlive_resetstat() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 60");
     client.call("CONFIG RESETSTAT");
     assert_eq!(counts(&mut client, "throttle"), [1, 0, 0], "the server does not tell modules of it");

@@ -9,8 +9,7 @@ fn wall_us() -> i64 {
 
 #[test]
 fn names_are_any_bytes() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let long = vec![b'x'; 1 << 20];
     let ids: [&[u8]; 7] = [b"", b"a\0b", b"\xff\xfe", b"\r\n$5\r\n", b"%s%n", b"MS", &long];
     for (i, id) in ids.into_iter().enumerate() {
@@ -46,8 +45,7 @@ const CALLS: [&str; 5] = [
 /// CL.ACQUIRE took a log's entries for leases that had ended, and CL.RELEASE deleted a whole log.
 #[test]
 fn logs_and_leases_are_told_apart() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CL.LOG log 5 3600 5");
     client.call("CL.LOG one 5 3600");
     client.call("CL.ACQUIRE leases 5 3600 a");
@@ -82,8 +80,7 @@ fn logs_and_leases_are_told_apart() {
 /// have locked all others out.
 #[test]
 fn nobody_can_make_leases_look_like_a_log() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // Each name has the microsecond at which the lease ends if this call comes as long after the last call as
     // that call after the one before.
     let script = "local last, step = 0, 0 \
@@ -102,8 +99,7 @@ fn nobody_can_make_leases_look_like_a_log() {
 /// release.
 #[test]
 fn leases_far_apart_stay_the_limiters_own() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     assert_eq!(client.ints("CL.ACQUIRE k 3 346896000 eleven-years")[..3], [0, 3, 2]);
     assert_eq!(client.ints("CL.ACQUIRE k 3 693792000 twenty-two")[..3], [0, 3, 1]);
     assert_eq!(client.ints("CL.ACQUIRE k 3 7000000000 two-hundred")[..3], [0, 3, 0]);

@@ -22,8 +22,7 @@ fn is_listed_under_its_name() {
 
 #[test]
 fn loading_it_twice_is_an_error() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.throttle_checked("k", "9 10 3600 4");
     let before = client.snapshot("k");
     let error = client.error(&["MODULE", "LOAD", &module_path().display().to_string()]);
@@ -36,8 +35,7 @@ fn loading_it_twice_is_an_error() {
 
 #[test]
 fn unloading_and_loading_keeps_the_state() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.throttle_checked("k", "9 10 3600 4");
     let before = client.snapshot("k");
     for _ in 0..3 {
@@ -88,8 +86,7 @@ fn a_fault_inside_is_an_error_and_a_line_in_the_log() {
 /// One allocator serves the module and the server, on every platform.
 #[test]
 fn the_memory_of_deleted_limiters_comes_back() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let calls = |n: usize| {
         [
             format!("CL.THROTTLE gcra:{n} 0 1 60"),

@@ -4,8 +4,7 @@ use crate::common::{Client, ReplicaStream, Server, ceil_div, entries, propagated
 
 #[test]
 fn units_of_one_microsecond_have_names_of_their_own() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // Entries from the future, as after a failover to a server whose clock is behind, count like others.
     client.call("CL.LOG k 10000 3600");
     let future = entries(&mut client, "k")[0].1 + 3_000_000_000;
@@ -60,8 +59,7 @@ fn a_refused_call_removes_nothing_and_the_next_admitted_one_what_has_left() {
 /// The work of a call on a log of a million is bounded by its quantity, not by the log.
 #[test]
 fn a_million_entries_are_handled_in_bounded_steps() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for i in 1..=100 {
         assert_eq!(client.ints("CL.LOG k 1000000 3600 10000")[..3], [0, 1_000_000, 1_000_000 - i * 10_000]);
     }
@@ -72,8 +70,7 @@ fn a_million_entries_are_handled_in_bounded_steps() {
 
 #[test]
 fn what_has_left_is_removed_in_bounded_steps() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let now = ceil_div(wall_ns().into(), 1_000);
     let left = (now - 7_200_000_000).to_string();
     for chunk in 0..5 {
@@ -94,8 +91,7 @@ fn what_has_left_is_removed_in_bounded_steps() {
 #[test]
 fn instants_are_told_apart_to_the_microsecond() {
     const ENTRIES: i64 = 300_000;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let wall_us = || ceil_div(wall_ns().into(), 1_000);
     let wait_for = |instant: i64| {
         wait_until("the clock", || match instant - wall_us() {

@@ -79,8 +79,7 @@ fn row(client: &mut Client, name: &str) -> Vec<Value> {
 
 #[test]
 fn every_page_shows_the_synopsis_that_the_server_tells() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
     for Command { name, page, .. } in COMMANDS {
         let name = &name.to_lowercase();
@@ -98,8 +97,7 @@ fn every_page_shows_the_synopsis_that_the_server_tells() {
 
 #[test]
 fn every_command_is_described_in_full() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
     for Command { name, page, .. } in COMMANDS {
         let name = &name.to_lowercase();
@@ -126,8 +124,7 @@ fn every_command_is_described_in_full() {
 
 #[test]
 fn documented_ranges_equal_the_ranges_in_errors() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
     for (call, argument, documented, error) in [
         ("CL.THROTTLE k 1 0 60", "count", "at least 1", "count must be an integer from 1 "),
@@ -152,8 +149,7 @@ fn documented_ranges_equal_the_ranges_in_errors() {
 
 #[test]
 fn the_arity_follows_from_the_arguments() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
     for name in &COMMANDS.iter().map(Command::lower).collect::<Vec<_>>() {
         let (shown, words) = synopsis(name, &docs(&mut client, name));
@@ -170,8 +166,7 @@ fn the_arity_follows_from_the_arguments() {
 
 #[test]
 fn what_a_command_does_with_its_keys() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|GETKEYSANDFLAGS"), "no COMMAND GETKEYSANDFLAGS");
     let several = "CL.BMTAKE FIRST LOG 1 60 1 KEY SHADOW LOG 1 60 1 FLOW f WEIGHT 2 ONCE STORED 60";
     let row = |command: &Command| (command.call, command.uses);
@@ -190,8 +185,7 @@ fn what_a_command_does_with_its_keys() {
 
 #[test]
 fn tips_say_whose_answers_change_with_the_time() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
     for name in &COMMANDS.iter().map(Command::lower).collect::<Vec<_>>() {
         let tips = texts(row(&mut client, name).get(7));

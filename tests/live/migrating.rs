@@ -92,8 +92,7 @@ const GCRA_IN_LUA: &str = "
 
 #[test]
 fn from_redis_rate() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // redis_rate.PerHour(10), and the same limit here: its burst includes the first request, max_burst does
     // not.
     for expected in (0..10).rev() {
@@ -128,8 +127,7 @@ const TOKENS_IN_LUA: &str = "
 
 #[test]
 fn from_spring_cloud_gateway() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // Of a burst within a second both admit the capacity. If the machine is too slow, the test starts over.
     wait_until("21 calls within a second of the server's clock", || {
         client.call("FLUSHALL");
@@ -181,8 +179,7 @@ const WINDOW_IN_LUA: &str = "
 
 #[test]
 fn from_a_window_on_a_sorted_set() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (id, expected) in (0..5).rev().enumerate() {
         let answer = eval(&mut client, WINDOW_IN_LUA, "win", &["5", "3600000", &format!("request-{id}")]);
         assert_eq!(answer, [1, expected]);
@@ -206,8 +203,7 @@ fn from_a_window_on_a_sorted_set() {
 /// `INCREX key BYINT 1 UBOUND 5 EX 60 ENX` leaves the same string with the same expiry.
 #[test]
 fn from_incr_and_expire() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for _ in 0..2 {
         client.call("INCR k");
     }
@@ -230,8 +226,7 @@ fn from_incr_and_expire() {
 /// Where the server has the command: both count in the same key and the same window.
 #[test]
 fn from_increx() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("INCREX"), "no INCREX");
     let increx = |quantity: i64| format!("INCREX k BYINT {quantity} UBOUND 5 EX 3600 ENX");
     assert_eq!(client.ints(&increx(3)), [3, 3]);
@@ -252,8 +247,7 @@ fn from_increx() {
 /// Dragonfly stores the state of brandur/redis-cell, in a string that can be read.
 #[test]
 fn from_dragonfly_by_copying_key_and_expiry() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let now = wall_ns();
     let tat = now + 3 * 360_000_000_000; // three of ten an hour, as GET shows it there
     client.call(&format!("SET k {tat}"));

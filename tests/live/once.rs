@@ -26,8 +26,7 @@ fn stored(rows: &[Vec<i64>]) -> String {
 
 #[test]
 fn a_call_that_is_repeated_is_charged_once() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (command, quantity) in [("CL.MTAKE", 3), ("CL.MSETTLE", 3), ("CL.MSETTLE", -1), ("CL.MTAKE", 0)] {
         let call = format!("{} ONCE o 60", all(command, quantity));
         client.call("DEL o");
@@ -52,8 +51,7 @@ fn a_call_that_is_repeated_is_charged_once() {
 
 #[test]
 fn the_stored_integers_are_those_of_the_reply_however_long_they_are() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let limits =
         [1, 9, 10, 11, 99, 100, 101, 999, 1_000, 1_010, 99_999, 1_000_000_007, 1_000_000_000_000_000_003_i64];
     for (number, limit) in limits.iter().enumerate() {
@@ -72,8 +70,7 @@ fn the_stored_integers_are_those_of_the_reply_however_long_they_are() {
 
 #[test]
 fn what_is_wrong_with_the_key_is_said_before_anything_is_written() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 m THROTTLE 9 10 3600 1 ONCE two 60");
     let limiter = "k FIXED 9 3600 1";
     for (value, error) in [
@@ -158,8 +155,7 @@ fn the_reply_is_in_the_transaction_of_the_effects() {
 
 #[test]
 fn the_key_is_one_of_the_calls_keys() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for call in [
         "CL.MTAKE a LOG 5 60 1 b LEASE 1 60 x MS ONCE o 60",
         "CL.MSETTLE a LOG 5 60 1 b LEASE 1 60 x AGO 5 ONCE o 60 MS",
@@ -199,8 +195,7 @@ fn a_server_without_set_stores_no_reply() {
 
 #[test]
 fn in_transactions_and_functions() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("MULTI");
     for _ in 0..3 {
         client.call("CL.MTAKE k FIXED 9 3600 1 ONCE o 60");

@@ -136,8 +136,7 @@ fn assert_replays(client: &mut Client, name: &str, steps: &[Step]) {
 
 #[test]
 fn every_example_is_what_the_server_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for Command { name, page, .. } in COMMANDS {
         let steps = steps(page);
         assert!(steps.iter().any(|step| step.call.starts_with(name)), "{name}: not in its example");
@@ -179,8 +178,7 @@ fn session(readme: &str) -> String {
 
 #[test]
 fn the_session_of_each_readme_is_what_the_server_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (name, readme) in [
         ("README.md", include_str!("../../README.md")),
         ("README.zh-CN.md", include_str!("../../README.zh-CN.md")),
@@ -271,8 +269,7 @@ fn lists(page: &str, error: &str) -> bool {
 
 #[test]
 fn every_error_that_a_call_provokes_is_on_its_page_or_among_those_of_all_commands() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for Command { name, page, .. } in COMMANDS {
         let mut provoke = |call: &str| match client.ask(call) {
             Err(error) => assert!(is_documented(page, &error), "{name}: {call}: not on the page: {error}"),
@@ -306,8 +303,7 @@ fn every_error_that_a_call_provokes_is_on_its_page_or_among_those_of_all_command
 
 #[test]
 fn every_command_has_its_page() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for Command { name, .. } in COMMANDS {
         assert!(client.has_command(name), "{name}");
     }

@@ -13,8 +13,7 @@ fn at_once(client: &mut Client, calls: &[&str]) -> Vec<Vec<i64>> {
 
 #[test]
 fn nobody_is_admitted_before_it_ends() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (calls, expected) in [
         (["CL.PAUSE a 0 1 60 30", "CL.THROTTLE a 0 1 60"], [[0, 1, 0, -1, 30], [1, 1, 0, 30, 30]]),
         (["CL.PAUSE b 9 10 3600 600", "CL.PEEK b 9 10 3600"], [[1, 10, 0, 600, 3840], [1, 10, 0, 600, 3840]]),
@@ -30,8 +29,7 @@ fn nobody_is_admitted_before_it_ends() {
 
 #[test]
 fn the_pause_that_ends_last_holds() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let mut stream = ReplicaStream::attach(&server);
     client.call("CL.PAUSE k 4 5 3600 7200");
     assert_eq!(stream.effects(&server), Effect::alone(0, Effect::of_call(&mut client, 0, "k")));
@@ -51,8 +49,7 @@ fn the_pause_that_ends_last_holds() {
 
 #[test]
 fn clients_in_the_queue_wait_for_its_end() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 3600 1 0");
     wait_for_blocked(&mut client, 1);

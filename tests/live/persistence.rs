@@ -91,8 +91,7 @@ fn a_rewritten_append_only_file_brings_back_the_same_instants() {
 
 #[test]
 fn a_snapshot_brings_back_the_same_instants() {
-    let mut server = Server::start();
-    let mut client = server.connect();
+    let (mut server, mut client) = Server::with_client();
     use_limits(&mut client);
     let before = states(&mut client);
     client.call("DEBUG RELOAD");

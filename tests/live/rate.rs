@@ -23,8 +23,7 @@ fn hammer(client: &mut Client, key: &str, arguments: &str, for_ns: i64) -> (i64,
 
 #[test]
 fn never_more_than_the_burst_and_what_time_brings() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (key, arguments) in [
         ("8,000-a-second", "0 8000 1"),
         ("the-same-per-millisecond", "0 8 1 1 MS"),
@@ -41,8 +40,7 @@ fn never_more_than_the_burst_and_what_time_brings() {
 
 #[test]
 fn replies_stay_in_order_under_load() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let call = "CL.THROTTLE k 999 1000 3600";
     let replies: Vec<Value> = client.pipeline(&vec![call; 1500]).into_iter().map(Result::unwrap).collect();
     for (i, reply) in (0..).zip(&replies) {

@@ -204,8 +204,7 @@ fn a_script_propagates_its_effects_as_one() {
 
 #[test]
 fn a_function_propagates_its_effects_as_one() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     requires!(client.has_command("FUNCTION"), "no functions");
     let mut stream = ReplicaStream::attach(&server);
     let library = "#!lua name=limits\n\

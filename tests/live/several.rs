@@ -30,8 +30,7 @@ fn on(number: usize, limiter: &str, quantity: i64) -> String {
 
 #[test]
 fn all_or_nothing_with_a_refusal_at_each_position() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let mut stream = ReplicaStream::attach(&server);
     let kinds = kinds();
     for kind in &KINDS {
@@ -68,8 +67,7 @@ fn all_or_nothing_with_a_refusal_at_each_position() {
 
 #[test]
 fn an_error_at_any_position_is_the_calls_error_and_nothing_is_charged() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("SET text foo");
     client.call("RPUSH list a");
     client.call("CL.THROTTLE used 9 10 3600 3");
@@ -105,8 +103,7 @@ fn an_error_at_any_position_is_the_calls_error_and_nothing_is_charged() {
 
 #[test]
 fn words_are_keys_where_a_kind_stands_behind_them() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let call = "CL.MTAKE THROTTLE THROTTLE 9 10 3600000 1 MS FIXED 10 60000 1 AGO SHADOW LOG 5 60000 1 \
                 SHADOW LEASE 1 60000 LOG ms";
     let answer = rows(&mut client, call);
@@ -125,8 +122,7 @@ fn words_are_keys_where_a_kind_stands_behind_them() {
 
 #[test]
 fn the_server_finds_the_keys() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let limiters =
         "a THROTTLE 9 10 60 1 b FIXED 5 MONTH UTC 60 FROM 3 1 c LEASE 1 60 THROTTLE d WINDOW 5 60 1";
     for call in [
@@ -162,8 +158,7 @@ fn the_server_finds_the_keys() {
 /// settled.
 #[test]
 fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     rows(&mut client, "CL.MTAKE busy LEASE 1 600 me rpm THROTTLE 9 10 3600 5");
     let settle = "CL.MSETTLE day FIXED 100 UNTIL 1000 2 busy LEASE 1 0 me rpm THROTTLE 9 10 3600 2 AGO 61";
     let answer = rows(&mut client, settle);
@@ -175,8 +170,7 @@ fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
 
 #[test]
 fn a_key_that_is_named_twice_is_found_among_few_and_among_many() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let kinds = kinds();
     for keys in [1, 2, 15, 16, 17, 500] {
         let different: String = (0..keys).map(|at| on(at, &kinds[at % kinds.len()].0, 1)).collect();
@@ -206,8 +200,7 @@ fn in_a_cluster_all_keys_share_a_slot() {
 /// Regression: settlements made keys and entries without bound beyond the server's memory limit.
 #[test]
 fn without_memory_a_settlement_makes_no_keys_and_no_entries() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for call in ["CL.LOG log 1000 3600 5", "CL.THROTTLE old 9 10 3600 5", "CL.ACQUIRE busy 3 60 r1"] {
         client.call(call);
     }

@@ -5,8 +5,7 @@ use crate::common::{Client, Server, ceil_div, requires, wall_ns};
 
 #[test]
 fn del_is_the_reset() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.throttle_checked("k", "0 1 3600");
     assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 1);
     assert_eq!(client.int("DEL k"), 1);
@@ -15,8 +14,7 @@ fn del_is_the_reset() {
 
 #[test]
 fn written_by_redis_cell_is_honoured() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (key, ahead_ms) in [("nearly-done", 3_000), ("half", 15_000), ("full", 32_000), ("in-debt", 45_000)] {
         // brandur/redis-cell rounds the expiry down.
         let tat = wall_ns() + ahead_ms * 1_000_000 + 987_654;
@@ -38,8 +36,7 @@ fn state(client: &mut Client, key: &str) -> (Option<i64>, i64) {
 
 #[test]
 fn survives_dump_restore_and_rename() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.throttle_checked("k", "15 30 60 9");
     let original = state(&mut client, "k");
 
@@ -59,8 +56,7 @@ fn survives_dump_restore_and_rename() {
 
 #[test]
 fn survives_copy() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COPY"), "no COPY");
     client.throttle_checked("k", "15 30 60 9");
     let original = state(&mut client, "k");
@@ -72,8 +68,7 @@ fn survives_copy() {
 
 #[test]
 fn whatever_the_encoding_of_the_string() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let tat = (wall_ns() + 20_000_000_000).to_string();
     // Integer-encoded by SET, raw after APPEND, rewritten by SETRANGE.
     client.call(&["SET", "int", &tat, "PX", "20001"]);
@@ -92,12 +87,11 @@ fn whatever_the_encoding_of_the_string() {
     }
 }
 
-/// PERSIST, and RESTORE without a time to live, made a limiter longer than a day an error until DEL; and any
-/// limiter that then was idle for a day.
+/// Regression: after PERSIST, or RESTORE without a time to live, a limiter longer than a day was an error
+/// until DEL, and so was any limiter that had not been called for a day since.
 #[test]
 fn a_limiter_without_its_expiry_continues_and_gets_one() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CL.CHARGE k 9 10 864000 8"); // eight of ten days
     let dump: Vec<u8> = client.get("DUMP k");
     client.call("PERSIST k");

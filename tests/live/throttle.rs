@@ -5,8 +5,7 @@ use std::time::Duration;
 
 #[test]
 fn the_command_name_is_case_insensitive() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for name in ["cl.throttle", "CL.THROTTLE", "Cl.Throttle"] {
         assert_eq!(client.ints(&[name, name, "15", "30", "60"]), [0, 16, 15, -1, 2]);
     }
@@ -14,8 +13,7 @@ fn the_command_name_is_case_insensitive() {
 
 #[test]
 fn a_client_that_waits_for_retry_after_is_admitted() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (key, arguments, unit_ns) in [("ms", "0 1 70 1 MS", 1_000_000), ("us", "0 7 500000 1 US", 1_000)] {
         client.throttle_checked(key, arguments);
         for turn in 0..3 {
@@ -35,8 +33,7 @@ fn a_client_that_waits_for_retry_after_is_admitted() {
 
 #[test]
 fn options_come_in_any_order_and_any_case() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (i, options) in
         ["2 SATURATE MS", "2 MS SATURATE", "2 saturate ms", "2 ms saturate", "2 Saturate mS", "2 Ms sAtUrAtE"]
             .iter()

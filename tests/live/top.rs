@@ -24,8 +24,7 @@ fn row(key: &str, refusals: i64) -> (String, i64) {
 
 #[test]
 fn points_at_the_key_that_is_hammered() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let earliest = wall_ns() / 1_000_000;
     // Far more keys than the table has room for, each refused once or twice, and one key refused many times.
     let mut calls = Vec::new();
@@ -50,8 +49,7 @@ fn points_at_the_key_that_is_hammered() {
 
 #[test]
 fn every_refusal_and_every_null_feeds_it_and_nothing_else_does() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let all = COMMANDS.iter().filter(|command| command.has_keys());
     let all = all.map(|command| (command.counted[0], command.counted[1], command.records));
     for (setup, call, feeds) in all.chain([
@@ -74,8 +72,7 @@ fn every_refusal_and_every_null_feeds_it_and_nothing_else_does() {
 
 #[test]
 fn of_several_limits_those_that_refuse() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CL.THROTTLE b 0 1 3600");
     client.call("CL.MTAKE a THROTTLE 0 1 3600 1 b THROTTLE 0 1 3600 1 c THROTTLE 0 1 3600 1");
     assert_eq!(refused(&mut client), [row("b", 1)]);
@@ -91,8 +88,7 @@ fn of_several_limits_those_that_refuse() {
 
 #[test]
 fn a_wait_that_ends_in_nothing_counts_for_its_key() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("SELECT 5");
     client.call("CL.THROTTLE k 0 1 3600");
     let mut waiter = Waiter::ask_in(&server, 5, "CL.BTHROTTLE k 0 1 3600 1 0");
@@ -112,8 +108,7 @@ fn a_wait_that_ends_in_nothing_counts_for_its_key() {
 
 #[test]
 fn a_null_counts_for_no_key_in_shadow() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CL.ACQUIRE b 1 60 other");
     client.call("CL.FIXED c 1 3600");
     for (call, key) in [
@@ -131,8 +126,7 @@ fn a_null_counts_for_no_key_in_shadow() {
 
 #[test]
 fn patience_that_ends_while_waiting_counts_for_its_key() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     // It could be admitted in time, so it waits. Then the wait becomes longer.
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 1 1 1 S");
@@ -143,8 +137,7 @@ fn patience_that_ends_while_waiting_counts_for_its_key() {
 
 #[test]
 fn rows_are_of_the_selected_database() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600 2");
     client.call("SELECT 3");
     assert!(refused(&mut client).is_empty());
@@ -160,8 +153,7 @@ fn rows_are_of_the_selected_database() {
 
 #[test]
 fn long_and_binary_keys_are_shown_safely() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let megabyte = vec![b'k'; 1 << 20];
     for key in [&b"\xff\0\x1b[31m\r\n"[..], &megabyte, b"", "限流".as_bytes(), "\u{202e}k".as_bytes()] {
         client.call(&[b"CL.THROTTLE".as_ref(), key, b"0", b"1", b"60", b"2"]);
@@ -175,8 +167,7 @@ fn long_and_binary_keys_are_shown_safely() {
 
 #[test]
 fn arguments() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for i in 0..20 {
         client.call(&format!("CL.THROTTLE k{i} 0 1 60 2"));
     }

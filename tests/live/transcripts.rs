@@ -109,8 +109,7 @@ fn wait_for_left(client: &mut Client, line: &Line, target: i64) {
 
 #[test]
 fn transcripts_are_what_the_server_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for text in [
         include_str!("../transcripts/thirty-per-minute.tsv"),
         include_str!("../transcripts/five-per-minute.tsv"),
@@ -123,12 +122,11 @@ fn transcripts_are_what_the_server_answers() {
     }
 }
 
-/// Articles about other limiters print how many of some immediate calls are admitted. GCRA with the same
+/// Articles about other limiters print how many of a number of calls at once are admitted. GCRA with the same
 /// capacity and rate admits as many.
 #[test]
 fn immediate_calls_of_other_programs() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (program, capacity, rate, calls, admitted) in [
         ("funnel-0.5-per-second", 15, "30 60", 20, 15),
         ("funnel-0.1-per-second", 6, "6 60", 20, 6),

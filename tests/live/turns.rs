@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 /// Regression: the loop of Redis 7.0 did not sleep while the next timer was 36 minutes away or more.
 #[test]
 fn a_server_sleeps_while_its_clients_wait_for_an_hour() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     client.call("CL.FIXED many 1 3600");
     let _waiters = [
@@ -71,8 +70,7 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
 /// had just left the queue, and overwrote it.
 #[test]
 pub fn a_settlement_that_charges_keeps_the_cost_of_clients_that_left() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let (limit, hour) = ("0 1 3600", 3_600_000_000_000);
     client.call(&format!("CL.THROTTLE k {limit}"));
     let tat = client.tat("k").unwrap();
@@ -95,8 +93,7 @@ pub fn a_settlement_that_charges_keeps_the_cost_of_clients_that_left() {
 /// many keys had one that the server did not notice that this one had expired.
 #[test]
 pub fn a_time_to_live_that_is_cut_moves_the_queue() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     // The server expires nothing by itself.
     client.call("DEBUG SET-ACTIVE-EXPIRE 0");
     for cut_first in [false, true] {
@@ -150,8 +147,7 @@ fn on_a_writable_replica_waits_end_as_on_a_primary() {
 #[test]
 fn a_timeout_is_replied_while_writes_are_paused() {
     requires!(BINARY.at_least(6, 2, 0), "no CLIENT PAUSE WRITE");
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 300 1 MS");
     let asked = Instant::now();
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 300 1 0.5 MS");
@@ -163,8 +159,8 @@ fn a_timeout_is_replied_while_writes_are_paused() {
     client.call("CLIENT UNPAUSE");
 }
 
-/// A client that waits with each of the calls, on a server that changes before its turn: the beginning of its
-/// reply. With an error, nothing is written.
+/// Compares the beginning of the reply to each call that waits, on a server that changes before its turn.
+/// With an error, nothing is written.
 fn at_its_turn(options: &Options, change: impl Fn(&Server, &mut Client), expected: &str) {
     for (first, call) in [
         ("CL.THROTTLE {k}second 0 1 1000 1 MS", "CL.BTHROTTLE {k}second 0 1 1000 1 0 MS"),
@@ -265,8 +261,7 @@ pub fn a_permission_that_is_withdrawn_is_an_error_at_the_turn() {
 #[test]
 fn a_user_of_some_databases_is_admitted_in_them() {
     requires!(BINARY.name == "valkey" && BINARY.at_least(9, 1, 0), "users have all databases");
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("ACL SETUSER u on nopass ~* +@all resetdbs db=0,1");
     for (db, withdrawn) in [(0, false), (1, false), (1, true)] {
         client.call(&format!("SELECT {db}"));
@@ -291,8 +286,7 @@ fn a_user_of_some_databases_is_admitted_in_them() {
 #[test]
 fn a_flush_moves_hundreds_of_queues_and_wakes_hundreds_of_flows() {
     const MANY: usize = 250;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call(&format!("CL.FIXED gate {MANY} 3600 {MANY}"));
     let mut waiters = Vec::new();
     for number in 0..MANY {
@@ -312,8 +306,7 @@ fn a_flush_moves_hundreds_of_queues_and_wakes_hundreds_of_flows() {
 /// was the first to notice that the key had expired.
 #[test]
 fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("DEBUG SET-ACTIVE-EXPIRE 0");
     for noticed_by in [
         "CL.BTHROTTLE k 0 1 3600 1 0",
@@ -353,8 +346,7 @@ fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
 
 #[test]
 fn flushes_move_the_queues_of_their_database_only() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let wait_in = |client: &mut Client, db| {
         client.call(&format!("SELECT {db}"));
         client.call("FLUSHDB");

@@ -15,13 +15,12 @@ const ADMITTED: &str = "0 1 0 -1 ";
 
 /// A server whose key `k` has no room left by [`HOURLY`].
 fn full() -> (Server, Client) {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     assert_eq!(client.throttle_checked("k", HOURLY)[0], 0);
     (server, client)
 }
 
-/// `count` clients more that wait for `k` without a timeout, in this order.
+/// Lets `count` more clients wait for `k` without a timeout, and returns them in their order.
 pub fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
     let before: usize = client.info("blocked_clients").parse().unwrap();
     (1..=count)
@@ -48,8 +47,7 @@ fn assert_next(waiters: &mut Vec<Waiter>, answer: &str) {
 
 #[test]
 fn a_call_that_need_not_wait_is_answered_at_once() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 1 0"), [0, 3, 2, -1, 1200]);
     assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 0 0"), [0, 3, 2, -1, 1200], "a look");
     assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 4 0")[..4], [1, 3, 2, -1], "above the limit");
@@ -70,8 +68,7 @@ fn first_come_first_served() {
 
 #[test]
 fn no_client_is_admitted_before_its_turn_and_every_client_then() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 150 1 MS");
     let full_until = client.tat("k").unwrap();
     let mut waiters: Vec<Waiter> =
@@ -149,8 +146,7 @@ fn a_wait_that_ends_without_admission_leaves_no_trace() {
 
 #[test]
 fn a_refund_or_a_deleted_key_moves_the_queue_at_once() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for event in [
         "DEL k",
         "UNLINK k",
@@ -215,8 +211,7 @@ fn a_key_that_turns_foreign_is_an_error_for_each_client() {
 
 #[test]
 fn the_costs_of_the_queue_count_as_taken() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 2 3 3600 1");
     assert_eq!(client.ints("CL.PEEK k 2 3 3600")[..3], [0, 3, 2]);
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 2 3 3600 3 0");

@@ -17,8 +17,7 @@ const MAX: i64 = i64::MAX;
 
 #[test]
 fn a_state_without_expiry_is_honoured_and_gets_one() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for limiter in ["FUNNEL k 10 1 36000", "BUCKET k 10 1 36000", "WINDOW k 10 700000000"] {
         let call = |quantity: i64| format!("CL.{limiter} {quantity}");
         client.call("DEL k");
@@ -65,8 +64,7 @@ fn an_open_window_ends_when_its_key_expires_whatever_later_calls_say() {
 
 #[test]
 fn an_instant_that_has_passed_opens_no_window() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for (unit, factor) in [("S", 1), ("MS", 1_000), ("US", 1_000_000)] {
         let (from, error, to) = timed(|| {
             let passed = wall_ns() / (S / factor) - 1;
@@ -98,8 +96,7 @@ fn an_instant_that_has_passed_opens_no_window() {
 
 #[test]
 fn a_count_like_a_tat_is_read_again() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // Once an error until the window had ended: a count that is nearly the present instant in nanoseconds.
     let now = wall_ns();
     assert_eq!(client.ints(&format!("CL.FIXED k {MAX} 3600 {now}"))[..2], [0, MAX]);
@@ -124,8 +121,7 @@ fn a_count_like_a_tat_is_read_again() {
 
 #[test]
 fn a_window_that_lies_ahead_is_gone_when_its_key_expires() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let minute = 60 * S;
     let ahead = (wall_ns() / minute + 60) * minute;
     client.call(&format!("HSET k window {ahead} current 5 previous 5"));

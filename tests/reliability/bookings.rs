@@ -8,7 +8,7 @@ use crate::keys::alone;
 use std::thread;
 use std::time::Duration;
 
-/// Four a second and no burst.
+/// Four units a second, without a burst.
 const SPACED: &str = "0 4 1000";
 const INTERVAL: i64 = 250_000_000;
 const WAITERS: usize = 6;

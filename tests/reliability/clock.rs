@@ -184,7 +184,7 @@ pub fn a_step_back_makes_no_client_wait_longer_and_admits_no_more() {
         for again in ["once", "again"] {
             for one in [&mut stepped, &mut left_alone] {
                 fill(one);
-                // A fixed window that opens within the step before it may seem to have opened after it.
+                // If a fixed window opens shortly before the step back, it may seem to open after it.
                 one.clock.pass(6 * SECOND);
             }
             stepped.clock.step(step);

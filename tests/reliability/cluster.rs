@@ -1,8 +1,8 @@
 //! A cluster on loopback: failover, slots that move under load, and the cluster's error replies.
 
 use crate::common::{
-    BINARY, Client, FUNCTIONS, Options, Server, Waiter, has_functions, load_functions, requires, to_function,
-    wait_for_blocked, wait_until,
+    BINARY, Client, FUNCTIONS, Options, Server, Waiter, has_functions, load_functions, meet, requires,
+    to_function, wait_for_blocked, wait_until,
 };
 use crate::failover::catch_up;
 use crate::figures::figure;
@@ -28,19 +28,8 @@ impl Members {
 
     /// Creates a cluster from separate servers. The primaries share the slots evenly.
     pub fn form(&self, primaries: usize) {
-        let (host, port) = self.0[0].split_once(':').unwrap();
-        for node in 0..self.0.len() {
-            let mut client = self.connect(node);
-            client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", node + 1));
-            if node < primaries {
-                let slots: Vec<String> = (0..16384_usize)
-                    .filter(|slot| slot * primaries / 16384 == node)
-                    .map(|slot| slot.to_string())
-                    .collect();
-                client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-            }
-            client.call(&format!("CLUSTER MEET {host} {port}"));
-        }
+        let nodes = (0..self.0.len()).map(|node| self.connect(node));
+        meet(nodes, &self.0[0].replace(':', " "), primaries);
         let all = format!("cluster_known_nodes:{}", self.0.len());
         for node in 0..self.0.len() {
             wait_until("all nodes to know each other", || {

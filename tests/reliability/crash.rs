@@ -126,8 +126,7 @@ pub fn an_upgrade_of_the_module_under_load_forgets_nothing() {
 /// decimal TAT of the string, and writes the next one with a lifetime in whole milliseconds, rounded down.
 #[test]
 pub fn data_goes_to_redis_cell_and_back() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     let arguments = "9 10 3600";
     let throttle = Throttle::parse(arguments);
     for turn in 0..12 {

@@ -32,7 +32,7 @@ const KINDS: &[Kind] = {
     quantities
 };
 
-/// This many seconds for each unit: a budget that is not replenished within an hour.
+/// The seconds after which a unit comes back: none does within an hour.
 const INTERVAL: i64 = 36_000;
 
 /// Keys that share calls. The first objects are a key of each kind, the others two keys of neighbouring

@@ -29,7 +29,7 @@ fn what_comes_back_comes_back_to_its_own_window() {
     call(&mut client, &take(0, "HOLD h"));
     assert_eq!(client.int("GET q"), 5, "the part of the dead owner is forgotten");
     assert_eq!(client.int("EXISTS h"), 0);
-    // Settled after the end: only what was used beyond is charged, to the new window.
+    // After the end of its window, a settlement charges only the units beyond those held, to the new window.
     client.call("DEL q");
     for (used, charged) in [(3, None), (4, None), (6, Some(2))] {
         call(&mut client, &take(4, "HOLD h 300000 me"));

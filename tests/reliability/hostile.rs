@@ -195,7 +195,7 @@ impl Fuzzer {
         self.sent += u64::try_from(batch.len()).unwrap();
     }
 
-    /// Waiting clients, which other calls, a kill or their timeout end.
+    /// Lets clients wait until other calls, a kill or their timeout end their waits.
     fn waiters(&mut self) {
         let mut waiters = Vec::new();
         for _ in 0..self.writer.below(4) {

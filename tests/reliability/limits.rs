@@ -20,7 +20,7 @@ fn taking() -> Vec<String> {
     COMMANDS.iter().filter(|command| command.takes()).map(|command| command.on(command.name)).collect()
 }
 
-/// A call of every command that checks, gives back or keeps, on the key of a call that takes.
+/// A call of every command that does not take units, on the key of a call that does.
 fn giving() -> Vec<String> {
     let giving = COMMANDS.iter().filter(|command| command.has_keys() && !command.takes());
     giving
@@ -30,8 +30,7 @@ fn giving() -> Vec<String> {
 
 #[test]
 fn without_memory_what_takes_is_refused_by_the_server_and_what_gives_goes_on() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     for call in taking() {
         client.call(&call);
     }
@@ -61,8 +60,7 @@ fn without_memory_what_takes_is_refused_by_the_server_and_what_gives_goes_on() {
 /// Every limiter's key has an expiry, so that every policy except one finds keys to evict.
 #[test]
 fn a_server_that_evicts_continues_within_its_memory() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     for policy in [
         "allkeys-lru",
         "allkeys-lfu",
@@ -262,8 +260,7 @@ fn unloading_and_loading_under_load_loses_nothing() {
 /// Regression: each unloading leaked the tables of the queues.
 #[test]
 fn an_unloaded_module_leaves_no_memory_behind() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let module = module_path().display().to_string();
     let mut lines_and_reload = || {
         let mut waiters: Vec<Waiter> = Vec::new();
@@ -296,8 +293,7 @@ fn an_unloaded_module_leaves_no_memory_behind() {
 /// Waiting clients keep their module: the server does not unload it.
 #[test]
 fn a_module_with_queued_callers_stays() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     client.call("CL.THROTTLE k 0 1 3600");
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 3600 1 0");
     wait_for_blocked(&mut client, 1);
@@ -314,8 +310,8 @@ fn load(client: &mut Client, words: &[&str]) -> Result<Value, String> {
     client.ask(&[&["MODULE", "LOAD"], words].concat())
 }
 
-/// Next to another module with its name or command it does not load, logs the reason, and leaves the other
-/// alone.
+/// Beside a module with the same name, or with one of its commands, the module does not load, logs the
+/// reason, and does not change the other module.
 #[test]
 fn beside_another_module_with_its_command_it_does_not_load() {
     let (ours, other_module) =

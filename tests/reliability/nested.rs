@@ -251,8 +251,8 @@ pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
     }
 }
 
-/// Regression: a call that gave its units back, because another module had acted, told nobody that it had
-/// taken them.
+/// Regression: a call that gave its units back, because another module had acted, published no event for
+/// taking them.
 #[test]
 pub fn what_a_call_takes_and_gives_back_is_published() {
     requires!(has_new(), "no event for a key that is made");

@@ -47,8 +47,7 @@ fn who_may_call_our_commands_reaches_no_other_key() {
 /// holder.
 #[test]
 fn memory_is_bounded_by_keys() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     // The others make no key, or the same as CL.THROTTLE.
     for Command { name, call, .. } in limiters().filter(|command| command.takes() && !command.has_many()) {
         client.call("FLUSHALL");
@@ -69,7 +68,7 @@ fn memory_is_bounded_by_keys() {
     }
 }
 
-/// The time that a call took, as the server measured it.
+/// The time that the server measured for a call.
 fn micros(client: &mut Client, call: &str) -> i64 {
     client.call("SLOWLOG RESET");
     client.call(call);
@@ -89,8 +88,7 @@ fn micros(client: &mut Client, call: &str) -> i64 {
 /// promises: they depend on the machine.
 #[test]
 fn the_worst_calls_do_a_bounded_amount_of_work() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_client();
     client.call("CONFIG SET slowlog-log-slower-than 0");
     let long_key = "k".repeat(1_000_000);
     let single = format!("CL.THROTTLE {long_key} 15 30 60");

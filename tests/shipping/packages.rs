@@ -178,7 +178,7 @@ fn lintian_finds_nothing() {
     container.shell("lintian --allow-root --fail-on error,warning /dist/*.deb").unwrap();
 }
 
-/// Made again, the packages are the same to the byte.
+/// A second build makes packages that are equal to the byte.
 #[test]
 fn packages_are_reproducible() {
     let again = tempfile::tempdir().unwrap();

@@ -4,8 +4,8 @@
 //! reply. Keys whose units are not replenished meanwhile are counters, and the `remaining` of a reply tells
 //! the position of the call in the order of the key. [`History::check`] looks for an order in which every
 //! reply is the one that the limiter gives at this place, and in which no call that began after the reply to
-//! another one had arrived comes before it. A call without a reply may have been run, or not. At a [`Fault`],
-//! the latest calls may be forgotten, within its bounds.
+//! another one had arrived comes before it. A call without a reply may or may not have been run. At a
+//! [`Fault`], the latest calls may be forgotten, within its bounds.
 //!
 //! No call is refused while there are units, and none is admitted when there are none: such a reply has no
 //! place in any order.

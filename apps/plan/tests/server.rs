@@ -211,7 +211,7 @@ fn the_tutorial_leads_from_a_log_to_a_limit() {
     }
 }
 
-/// Each kind of limiter with a number to be found, and the share of calls that may be refused.
+/// Each kind of limiter, with the number to be found, and the share of calls that may be refused.
 const TO_BE_FOUND: [(&str, &str); 9] = [
     ("<address> THROTTLE ? 30 60 1", "2%"),
     ("<address> THROTTLE 9 ? 60 1", "5%"),

@@ -248,7 +248,7 @@ fn the_front_page_plays_and_leads_to_the_others() {
     page.until("typeof program !== 'undefined' && program");
     assert_eq!(same_picture(&mut page)["limiters"][0]["arguments"][1], "31");
     assert_eq!(page.evaluate(&hidden.replace(".offsetParent)", ".offsetParent === null)")), 0);
-    // The page for addresses that lead nowhere leads to the documentation, wherever it is shown.
+    // The page for unknown addresses has a link to the documentation that works at any address.
     let mut lost = Page::at(&format!("{}/404.html", site.url));
     lost.loaded(|page| page.click("start"));
     assert_eq!(lost.evaluate("document.querySelector('main h1').innerText"), "redis-cell");

@@ -56,7 +56,7 @@ async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
     rows = {
         "search": {"tokens": 50, "dollars": Decimal("0.5")},
         "subagent/planner/search": {"tokens": 700, "dollars": Decimal("0.012346")},
-        # A slash in the name of a tool is no child.
+        # A slash in the name of a tool does not make a child.
         **{key: {"tokens": 0, "dollars": 0} for key in ("subagent%2Fa%252F", "subagent/a%2F", "subagent/a%252F")},
     }
     assert await awaited(budget.used()) == rows

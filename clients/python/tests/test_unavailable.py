@@ -219,7 +219,7 @@ def test_local_limits_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         # A key that is in use is not forgotten.
         assert not admitted(throttle("hot", day))
     assert len(limiters.states) == 10
-    # A log has as many entries as it needs for a thousandth of its period.
+    # The calls of a thousandth of the period are one entry of a log.
     assert all(admitted(log("log", Log(10_000, per=86400))) for _ in range(5000))
     (state,) = (state for state in limiters.states.values() if isinstance(state, local._Log))
     assert len(state.entries) == 1 and state.count == 5000

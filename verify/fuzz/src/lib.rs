@@ -6,7 +6,6 @@
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::chain::{self, Pool, Share};
-use redis_cell_core::fair;
 use redis_cell_core::fixed::{self, Counter, Window};
 use redis_cell_core::lease::{self, Lease, Places};
 use redis_cell_core::limiter::Limiter;
@@ -551,59 +550,6 @@ pub fn queues(input: &[u8]) {
             !key.tickets.is_empty(),
             "a queue that nobody serves"
         );
-    }
-}
-
-/// Clients of flows that join a fair queue, become ready, are admitted and leave, and settlements.
-pub fn flows(input: &[u8]) {
-    let (mut input, mut queue) = (Input(input), fair::Queue::remembering(3));
-    // The clients in the order in which they came: the ticket, the flow, and whether it is ready.
-    let mut clients: Vec<(fair::Ticket, Option<u8>, bool)> = Vec::new();
-    let is_first = |clients: &[(fair::Ticket, Option<u8>, bool)], ticket| {
-        let flow = clients.iter().find(|client| client.0 == ticket).unwrap().1;
-        clients.iter().find(|client| client.1 == flow).unwrap().0 == ticket
-    };
-    while !input.is_empty() {
-        let (step, flow, quantity) = (input.byte() % 8, input.byte() % 5, input.number().unsigned_abs());
-        let name = flow.checked_sub(1);
-        let (bytes, weight) = (name.map(|name| [name]), (input.byte() > 127).then_some(1 + u32::from(flow)));
-        let (named, nth) = (bytes.as_ref().map(<[u8; 1]>::as_slice), usize::from(input.byte()));
-        let any = (!clients.is_empty()).then(|| nth % clients.len().max(1));
-        match (step, any) {
-            (0..=2, _) => {
-                let ticket = queue.join(fair::Request { flow: named, weight, quantity, cost: quantity / 2 });
-                clients.push((ticket, name, true));
-            }
-            (3, Some(any)) => queue.leave(clients.remove(any).0),
-            (4, Some(any)) => {
-                clients[any].2 = !clients[any].2;
-                let again = Some(Instant::saturating_from_nanos(0));
-                queue.checked(clients[any].0, fair::Readiness::NotBefore(again));
-            }
-            (5, _) => queue.settle(named, weight, quantity.cast_signed().wrapping_neg()),
-            (6, _) => queue.settle(named, weight, quantity.cast_signed()),
-            _ => {
-                if let Some(next) = queue.next() {
-                    queue.admitted(next);
-                    clients.retain(|client| client.0 != next);
-                }
-            }
-        }
-        while let Some(ticket) = queue.to_check(Instant::saturating_from_nanos(0)) {
-            let ready = clients.iter().find(|client| client.0 == ticket).unwrap().2;
-            let readiness = if ready { fair::Readiness::Ready } else { fair::Readiness::NotBefore(None) };
-            queue.checked(ticket, readiness);
-        }
-        assert_eq!(queue.len(), clients.len());
-        let mut waiting: Vec<Option<u8>> = clients.iter().map(|client| client.1).collect();
-        waiting.sort_unstable();
-        waiting.dedup();
-        assert!((waiting.len()..=waiting.len() + 3).contains(&queue.flows()), "{} flows", queue.flows());
-        // The next is ready and the first of its flow, and there is one if any first client is ready.
-        let ready = clients.iter().filter(|client| client.2 && is_first(&clients, client.0));
-        let ready: Vec<fair::Ticket> = ready.map(|client| client.0).collect();
-        assert_eq!(queue.next().is_some(), !ready.is_empty(), "a queue that nobody serves");
-        assert!(queue.next().is_none_or(|next| ready.contains(&next)));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rules by xDS, from a control plane that the test speaks for.
+//! Rules by xDS. The test is the control plane.
 
 use crate::common::{Server, wait_until};
 use crate::harness::{Process, Service, command, is_ok, until_contains, with_hits};
@@ -200,7 +200,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     assert_eq!((version.as_str(), nonce.as_str()), ("1", "nonce 2"));
     assert!(error.contains("'type.googleapis.com/other'"), "{error}");
     let unreadable = Any { type_url: TYPE.into(), value: b"\xff".to_vec() };
-    // A control plane that answers a refusal by what was refused gets the next one after a pause.
+    // If the control plane sends refused rules again, the next refusal follows after a pause.
     let begun = Instant::now();
     assert!(plane.send("2", vec![unreadable]).await.2.contains("cannot be read"));
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 async fn the_image_decides_and_is_healthy() {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
-    // For the user of the image.
+    // The image runs as another user.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(folder.path().join("rules.yaml"), example("config/rules.yaml")).unwrap();
     let redis = format!("REDIS_URL=127.0.0.1:{}", server.port());

@@ -82,7 +82,7 @@ async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
     assert!(logged.starts_with("unknown key 'requestsperunit'"), "{logged}");
     assert_eq!(client.admitted(7, &["k=2"]).await, 5);
     assert!(service.get("/rlconfig").1.contains("d.k: unit=DAY requests_per_unit=5"));
-    // Another kind of limiter has another key, so that nothing is in its way.
+    // Another kind of limiter has another key, so no state of the old kind is in its way.
     service.write(&rule("k", 5).replace("day", "day, algorithm: gcra"));
     wait_for_loads(&service, 3, 1);
     assert_eq!(client.admitted(7, &["k=2"]).await, 5);

@@ -290,7 +290,7 @@ async fn a_connection_that_has_stalled_is_replaced() {
     let service = Service::at(&format!("127.0.0.1:{}", relay.port), RULES, &[("REDIS_TIMEOUT", "200ms")]);
     let client = service.client().await;
     until_admitted(&client, "before").await;
-    // As after the end of a machine: nothing comes, not even the end of the connection.
+    // As if the machine were switched off: nothing arrives, not even the end of the connection.
     relay.stalls.send(()).unwrap();
     until_admitted(&client, "after").await;
 }

@@ -94,7 +94,7 @@ fn units_are_taken_in_the_order_of_the_pools_and_settled_by_what_was_used() {
         assert_eq!(taken(&mut client), [10, 1, 18]);
         assert!(first.settle().unwrap().is_none(), "it is settled once");
         drop(first);
-        // Whatever is not reported: all of it after the request, and nothing if it did not come so far.
+        // Units that are not reported are charged if the request was sent, and given back if it was not.
         drop(second);
         assert_eq!(taken(&mut client), [10, 1, 0]);
         let all = account.hold("all", Units(9)).unwrap();
@@ -154,8 +154,7 @@ async fn a_hold_is_settled_when_it_is_dropped_and_renewed_until_then() {
 /// The runtime of the owner ends, and with it everything that would settle or renew.
 #[test]
 fn an_owner_that_dies_needs_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let account = runtime.block_on(guard(&server, Backend::Module, WhenUnavailable::FailClosed));
     let account = pools(account).period(Duration::from_millis(50));
@@ -194,8 +193,7 @@ async fn without_a_server_the_choice_decides_and_what_was_used_is_charged_when_i
     // Half of each pool: five included, five bought, 50 cents.
     assert_eq!(admitted(WhenUnavailable::Local(two_processes())), [true, true, false]);
 
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let soon = guard(&server, Backend::Module, WhenUnavailable::FailOpen).await;
     let account = pools(soon.timeout(Duration::from_millis(100)).ask_again(Duration::ZERO));
     server.signal("STOP");
@@ -267,8 +265,7 @@ fn request(to: SocketAddr, path: &str, until: &str) -> (String, std::net::TcpStr
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_holds_units_until_its_response_has_ended() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let to = service(&server).await;
     assert!(request(to, "/free", "free").0.starts_with("HTTP/1.1 200"));
     for (path, until, status, used) in [

@@ -42,8 +42,7 @@ fn remaining(client: &mut Client, limit: &str) -> i64 {
 
 #[tokio::test]
 async fn a_batch_is_spent_without_calls_and_a_refusal_is_remembered() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let limit = Rate::per_day(100).burst(99);
     let leased = Leased::new(connect(&server).await, limit, 10..=40, LONG).unwrap();
     let mut admitted = 0;
@@ -70,8 +69,7 @@ async fn a_batch_is_spent_without_calls_and_a_refusal_is_remembered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // wait_until does not let others run
 async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let (gcra, quota) = (Rate::per_day(100).burst(99), Fixed::new(100, FixedWindow::year()));
     let hold = Duration::from_millis(50);
     let rate = Leased::new(connect(&server).await, gcra, 20..=20, hold).unwrap();
@@ -103,8 +101,7 @@ async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
 
 #[tokio::test]
 async fn units_are_given_back_before_the_process_ends() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let leased = Leased::new(connect(&server).await, Rate::per_day(100).burst(99), 20..=20, LONG).unwrap();
     leased.take(KEY, Units(3)).await.unwrap();
     assert_eq!(remaining(&mut client, "99 100 86400"), 80);
@@ -114,8 +111,7 @@ async fn units_are_given_back_before_the_process_ends() {
 
 #[tokio::test]
 async fn quantities_that_cannot_be_held_are_taken_directly() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let limit = Rate::per_day(100).burst(99);
     let leased = Leased::new(connect(&server).await, limit, 1..=10, LONG).unwrap().keys(1);
     assert_eq!(leased.take(KEY, Units(11)).await.unwrap(), Decision::Admitted);
@@ -132,8 +128,7 @@ async fn quantities_that_cannot_be_held_are_taken_directly() {
 
 #[tokio::test]
 async fn more_units_than_the_limit_has_are_refused_forever_and_take_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let (gcra, quota) = (Rate::per_day(5).burst(4), Fixed::new(5, FixedWindow::year()));
     let rate = Leased::new(connect(&server).await, gcra, 1..=100, LONG).unwrap();
     let year = Leased::new(connect(&server).await, quota, 1..=100, LONG).unwrap();
@@ -309,8 +304,7 @@ async fn bad_numbers_are_errors() {
 async fn many_clients_of_a_hot_key_stay_within_the_bound() {
     const CLIENTS: u64 = 40;
     const MOST: u64 = 50;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let limit = Rate::per_second(2_000).burst(99);
     let hold = Duration::from_millis(300);
     let (asked, admitted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

@@ -44,8 +44,7 @@ fn remaining(client: &mut Client) -> i64 {
 
 #[tokio::test]
 async fn callers_that_come_meanwhile_share_a_call_and_get_their_own_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let merged = patient(&server).await;
     let limit = Rate::per_day(100).burst(99).into();
     let answers = take_all(&merged, KEY, limit, &[Units(1).into(); 110]).await;
@@ -127,8 +126,7 @@ async fn every_kind_and_quantity_gets_the_answers_of_calls_of_their_own() {
 
 #[tokio::test]
 async fn a_caller_that_is_gone_before_its_call_takes_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let merged = patient(&server).await;
     let limit = Rate::per_day(100).burst(99);
     let mut first = Box::pin(merged.take(KEY, limit, Units(1)));
@@ -177,8 +175,7 @@ async fn an_error_of_the_key_is_the_error_of_each_caller_and_a_bad_number_that_o
 
 #[tokio::test]
 async fn each_caller_has_its_own_time() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let merged = Merged::new(connect(&server).await).timeout(Duration::from_millis(200));
     let limit = Rate::per_day(100).burst(99);
     server.signal("STOP");
@@ -227,8 +224,7 @@ fn a_key_whose_call_was_on_its_way_when_the_runtime_ended_is_called_again() {
 /// Callers of several processes take exactly the limit, and each unit once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_many_clients_take_exactly_the_limit() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let limit = Rate::per_day(5_000).burst(4_999);
     let mut tasks = Vec::new();
     for _ in 0..4 {
@@ -283,8 +279,7 @@ async fn mtake_all(
 
 #[tokio::test]
 async fn callers_of_a_mix_share_calls_and_get_their_own_answers() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let mut connection = connect(&server).await;
     for quantities in [&[1; 40][..], &[3, 1, 1, 9, 2, 20, 1, 1, 1, 5, 1][..]] {
         client.call("FLUSHALL");
@@ -320,8 +315,7 @@ async fn callers_of_a_mix_share_calls_and_get_their_own_answers() {
 
 #[tokio::test]
 async fn what_cannot_be_merged_of_a_mix_goes_by_itself() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let merged = patient(&server).await;
     let alone: [fn(MTake) -> MTake; 6] = [
         |mix| mix.lease("{m}:place", Places(9), DAY, "holder"),
@@ -354,8 +348,7 @@ async fn what_cannot_be_merged_of_a_mix_goes_by_itself() {
 /// Processes that take from the same limiters, some of them with quantities of their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_a_mix_in_many_clients_take_exactly_the_limit() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let limits = |units| {
         MTake::new().throttle("{m}:rate", Rate::per_day(3_000).burst(2_999), Units(units)).fixed(
             "{m}:fixed",
@@ -397,8 +390,7 @@ async fn callers_of_a_mix_in_many_clients_take_exactly_the_limit() {
 /// A guard whose calls are merged: few calls, remembered refusals, and the choice while there is no server.
 #[tokio::test]
 async fn a_guard_merges_its_calls() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let merges = |connection| Guard::new(connection, WhenUnavailable::FailOpen).merged().timeout(SOON);
     let guard = merges(connect(&server).await);
     let limit = Rate::per_day(50).burst(49);

@@ -56,8 +56,7 @@ fn one_a_day() -> Limit {
 
 #[tokio::test]
 async fn a_flood_of_refusals_hardly_reaches_the_server() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let guarded = guarded(&server).await;
     for key in 0..20 {
         guarded.refused(&format!("k{key}"), one_a_day()).await;
@@ -80,8 +79,7 @@ async fn a_flood_of_refusals_hardly_reaches_the_server() {
 
 #[tokio::test]
 async fn what_gives_units_back_is_learned_at_once() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let guarded = guarded(&server).await;
     let day = Duration::from_secs(86_400);
     let limits: [Limit; 6] = [
@@ -128,8 +126,7 @@ async fn a_call_after_the_wait_and_one_for_another_quantity_reach_the_server() {
 
 #[tokio::test]
 async fn a_lost_connection_forgets_all() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let guarded = guarded(&server).await;
     guarded.refused("k", one_a_day()).await;
     let list = client.text("CLIENT LIST");
@@ -241,7 +238,7 @@ fn refused_for(wait: i64) -> String {
     format!("*2\r\n{row}{row}")
 }
 
-/// With a round trip for each key, a flood would be learned more slowly than it comes.
+/// If each key took a round trip, a flood would arrive faster than its refusals are remembered.
 #[test]
 fn refused_keys_are_read_together_and_not_after_the_last_guard() {
     let played = Played::connect((0..1_000).map(|key| (format!("k{key}"), one_a_day())));

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A proxy that closes the connection in place of a share of the replies to calls of redis-cell, or sends
-/// nothing if it is silent. The calls themselves arrive.
+/// A proxy that omits a share of the replies to calls of redis-cell, although the calls arrive: it closes the
+/// connection, or if it is silent, sends nothing.
 struct Lossy {
     port: u16,
     lost: Arc<AtomicU32>,

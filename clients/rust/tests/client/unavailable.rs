@@ -383,7 +383,7 @@ async fn errors_of_the_call_and_of_the_set_up_are_errors_in_every_choice() {
                 assert!(!is_unavailable(&error), "{error}");
             }
         }
-        // A client of a cluster on a server that is none.
+        // A client for clusters, on a server that is not part of one.
         let connect = {
             let client = no_cluster.clone();
             move |_| client.get_connection()
