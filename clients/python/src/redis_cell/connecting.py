@@ -172,7 +172,7 @@ def _connecting(kind: Any) -> Callable[..., Any]:
         thread = threading.Thread(target=copy_context().run, args=(work,), name="redis-cell-connect", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # from Python 3.12 on, at the end of the process
+        except RuntimeError:  # Python 3.12 starts no thread at the end of the process
             return kind._connect(self)
         try:
             return made.result(max(0, deadline.left))
