@@ -108,7 +108,7 @@ async def make(flavor: tuple[str, str]) -> AsyncIterator[Any]:
     clients: list[Any] = []
 
     def made(port: int, *, clustered: bool = False, **options: Any) -> Any:
-        clients.append(client_class(*flavor, clustered)(host="127.0.0.1", port=port, **options))
+        clients.append(client_class(*flavor, clustered)(**{"host": "127.0.0.1", "port": port, **options}))
         return clients[-1]
 
     yield made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -17,6 +18,7 @@ from redis_cell import (
     Answer,
     AsyncAccount,
     AsyncCell,
+    AsyncRefusals,
     Bucket,
     Budget,
     Call,
@@ -41,6 +43,7 @@ from redis_cell import (
     Take,
     Together,
     Window,
+    async_wait,
     limited,
     observe,
     wait,
@@ -176,6 +179,18 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: FakeCell().mtake("q", RATE), "a limiter of a call must be Take, Spill or Else, not 'q'"),
         (lambda: FakeCell().mtake(Take("q", RATE), hold="h"), "hold must be Hold, not 'h'"),
         (lambda: FakeCell().mtake(Take("q", RATE), once="h"), "once must be Once, not 'h'"),
+        (lambda: FakeCell().mtake(Take("q", RATE), hold=0), "hold must be Hold, not 0"),
+        (lambda: FakeCell().mtake(Take("q", RATE), once=""), "once must be Once, not ''"),
+        (lambda: wait(None, Take("q", RATE), timeout=1), "wait needs a Cell or a Guard, not NoneType"),
+        (lambda: wait(AsyncFakeCell(), Take("q", RATE), timeout=1), "wait needs a Cell or a Guard, not AsyncFakeCell"),
+        (
+            lambda: asyncio.run(async_wait(FakeCell(), Take("q", RATE), timeout=1)),
+            "async_wait needs an AsyncCell or an AsyncGuard, not FakeCell",
+        ),
+        (lambda: observe(None), "observe needs a cell or a guard, not NoneType"),
+        (lambda: Refusals(None), "cell must be Cell, not None"),
+        (lambda: AsyncRefusals(FakeCell()), "cell must be AsyncCell, not <"),
+        (lambda: Cell.from_url(7), "url must be str, not 7"),
         (
             lambda: FakeCell().bmtake(Else(Take("q", RATE)), timeout=1),
             "the first limiter of bmtake must be Take, not Else",
@@ -213,6 +228,10 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: FailClosed("1"), "ask_again must be seconds or a timedelta, not '1'"),
         (lambda: observe(FakeCell(), on_refusal="print"), "on_refusal must be a function, not 'print'"),
         (lambda: extra("fastapi").RateLimitMiddleware(None, limit=5), "limit must be RateLimit, not 5"),
+        (
+            lambda: extra("fastapi").RateLimit(AsyncFakeCell(), RATE, prefix=()),
+            "prefix, or the name of a limit, must be str, not ()",
+        ),
         (
             lambda: extra("langchain").RateLimiter(CELL, "q", RATE, timeout="3"),
             "timeout must be seconds or a timedelta, not '3'",

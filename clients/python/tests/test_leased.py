@@ -150,6 +150,22 @@ async def test_more_than_the_limit_is_refused_forever(leased: Any) -> None:
         assert await one.take(limit.kind, 5)
 
 
+async def test_a_total_that_is_used_up_is_refused_forever(blocking: redis.Redis, leased: Any) -> None:
+    one = leased(Fixed.total(5), 1, 10, hold=0.2)
+    assert await one.take("total", 5)
+    for _ in range(3):  # remembered or not
+        never = await one.take("total")
+        assert (never.admitted, never.retry_after) == (False, None)
+    blocking.delete("total")
+    await servers.until(lambda: one.take("total"))
+    # A total that is forgotten when it was not used for a time has a wait.
+    idle = leased(Fixed.total(5, idle=3600), 1, 10)
+    assert await idle.take("idle", 5)
+    for _ in range(3):
+        refused = await idle.take("idle")
+        assert not refused and 0 < refused.retry_after <= 3600
+
+
 async def test_many_clients_of_a_hot_key_stay_within_the_bound(server: servers.Server, leased: Any) -> None:
     """The bound of docs/scaling.md holds, and the server is called for a twentieth of the requests at most."""
     rate, hold, most, count, requests = Rate.per_second(2000, burst=99), 0.3, 50, 20, 100_000
@@ -241,6 +257,22 @@ async def test_a_server_that_does_not_answer_ends_the_giving_back_and_the_direct
                 await one.take(key, quantity)
         assert time.monotonic() - started < 5
         server.thaw()
+
+
+async def test_an_answer_that_comes_too_late_delays_nobody_and_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis_cell.client.LEAVING", 60)
+    with servers.running() as server, redis.Redis(port=server.port) as blocking:
+        async with redis.asyncio.Redis(port=server.port) as client:
+            one = made("asyncio", client, RATE, 10, 10)
+            assert await one.take("warm", 11)
+            server.freeze()
+            for quantity in (1, 11):  # by a batch, and directly
+                begun = time.monotonic()
+                with pytest.raises(asyncio.TimeoutError):
+                    await one.take("hot", quantity)
+                assert time.monotonic() - begun < 20
+            server.thaw()
+            await servers.until(lambda: server.calls("cl.msettle") and left(blocking) == 100)
 
 
 async def test_what_is_given_back_to_a_key_of_another_type_ends_nothing(client: Any, blocking: redis.Redis) -> None:

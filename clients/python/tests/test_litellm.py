@@ -37,6 +37,7 @@ PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
 MODELS += ["first", "second", "killed", "responses", "claude", "warm", "ways", "loose", "wild/*"]
 MODELS += ["stranded", "dear", "cheap", "tagged", "small", "polite", "ordered", "ours", "batched"]
+MODELS += ["embedder", "mirrored", "broken"]
 HERE = Path(__file__).parent / "proxy"
 PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
 
@@ -111,22 +112,28 @@ def proxies() -> Iterator[Proxies]:
         tiers = dict.fromkeys(("SIMPLE", "MEDIUM", "COMPLEX", "REASONING"), "ways")
         auto = {"model": "auto_router/complexity_router", "complexity_router_config": {"tiers": tiers}}
         models += [{"model_name": "ordered", **second}, {"model_name": "auto", "litellm_params": auto}]
+        by_name["mirrored"]["litellm_params"]["silent_model"] = "ways"
+        routes = [{"name": "ways", "utterances": ["greetings"]}]
+        semantic = {"auto_router_config": json.dumps({"routes": routes}), "auto_router_default_model": "unlimited"}
+        semantic |= {"model": "auto_router/semantic", "auto_router_embedding_model": "embedder"}
+        models += [{"model_name": "semantic", "litellm_params": semantic}]
         config = {
             "model_list": models,
             "litellm_settings": {"callbacks": "rules.limiter", "num_retries": 0},
             "router_settings": {
                 "disable_cooldowns": True,
                 "num_retries": 0,
-                "fallbacks": [{"first": ["second"]}, {"loose": ["ways"]}],
+                "fallbacks": [{"first": ["second"]}, {"loose": ["ways"]}, {"broken": ["ways"]}],
                 "context_window_fallbacks": [{"small": ["ways"]}],
                 "content_policy_fallbacks": [{"polite": ["ways"]}],
                 "model_group_alias": {"alias": "ways"},
                 "routing_groups": [{"group_name": "group", "models": ["ways"], "routing_strategy": "simple-shuffle"}],
             },
-            "general_settings": {"custom_auth": "rules.auth"},
+            "general_settings": {"custom_auth": "rules.auth", "allow_client_side_credentials": True},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
-        (folder / "rules.py").write_text((HERE / "rules.py").read_text())
+        for file in HERE.glob("*.py"):
+            (folder / file.name).write_text(file.read_text())
         environment = {
             **os.environ,
             "CONFIG_FILE_PATH": str(folder / "config.yaml"),
@@ -489,9 +496,19 @@ async def test_a_batch_is_charged_when_its_usage_is_final(server: servers.Server
         assert charged() == ["70", "500000"], name
 
 
+def begin_ways(proxies: Proxies, model: str = "ways") -> None:
+    """The limits of a model are as new, and its upstream has seen nothing."""
+    with proxies.server.admin as admin:
+        admin.delete(*(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month")), "{litellm}:user:all:month")
+    proxies.upstreams[model].seen.clear()
+    proxies.upstreams[model].tokens = 0
+
+
 TOO_LONG = (400, {"x-error": "This model's maximum context length is 5 tokens"})
 NOT_ALLOWED = (400, {"x-error": "invalid_request_error: content_policy_violation"})
 FAILED = (500, dict[str, str]())
+BROKEN = (200, {"x-error": "overloaded"})
+"""A stream that ends with an error before its first word."""
 
 
 @pytest.mark.parametrize(
@@ -506,10 +523,14 @@ FAILED = (500, dict[str, str]())
         ("wild/any", "wild/*", {}, None),
         ("group", "ways", {}, None),
         ("auto", "ways", {}, None),
+        ("semantic", "ways", {}, None),
+        ("auto", "ways", {"api_key": "the caller's"}, None),
         ("ordered", "ordered", {}, FAILED),
         ("loose", "ways", {}, FAILED),
         ("loose", "ways", {"fallbacks": ["alias"]}, FAILED),
         ("loose", "ways", {"fallbacks": [{"*": ["ways"]}]}, FAILED),  # as default_fallbacks
+        ("broken", "ways", {"stream": True}, BROKEN),
+        ("broken", "ways", {"stream": True, "path": "messages"}, BROKEN),
         ("small", "ways", {}, TOO_LONG),
         ("polite", "ways", {}, NOT_ALLOWED),
         ("ways", "ways", {"priority": 1}, None),
@@ -530,11 +551,8 @@ FAILED = (500, dict[str, str]())
 async def test_limits_are_those_of_the_deployment_that_is_called(
     proxies: Proxies, name: str, model: str, more: dict[str, Any], fault: tuple[int, dict[str, str]] | None
 ) -> None:
-    with proxies.server.admin as admin:
-        admin.delete(*(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month")), "{litellm}:user:all:month")
+    begin_ways(proxies, model)
     upstream = proxies.upstreams[model]
-    upstream.seen.clear()
-    upstream.tokens = 0
     if fault is not None:
         proxies.upstreams[name].faults.extend([fault] * 8)
     key = more.get("key", "sk-free-all")
@@ -544,6 +562,55 @@ async def test_limits_are_those_of_the_deployment_that_is_called(
     if not more:
         servers.wait_until(lambda: proxies.number("model", model, "month") == upstream.tokens)
         servers.wait_until(lambda: proxies.number("user", "all", "month") == upstream.tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("ways", {}), ("mine", {"model_group_alias": {"mine": "ways"}}), ("gone", {"fallbacks": [{"gone": ["ways"]}]})],
+)
+async def test_a_configuration_in_the_request_has_the_limits_of_its_names(
+    proxies: Proxies, name: str, more: dict[str, Any]
+) -> None:
+    upstream = proxies.upstreams["ways"]
+    begin_ways(proxies)
+    gone = {"model_name": "gone", "litellm_params": {"model": "openai/fake", "api_base": "http://127.0.0.1:9/v1"}}
+    ways = {"model_name": "ways", "litellm_params": {"model": "openai/fake", "api_base": upstream.url + "/v1"}}
+    for deployment in (gone, ways):
+        deployment["litellm_params"] |= {"api_key": "k"}  # type: ignore[operator]
+    config = {"model_list": [gone, ways], "num_retries": 0, **more}
+    responses = await proxies.ask_all(name, ["sk-free-all"] * 8, user_config=config)
+    assert len(upstream.seen) == 3, [(response.status_code, response.text) for response in responses]
+    assert proxies.number("model", "ways", "rpm") == 3
+
+
+async def test_requests_that_litellm_adds_take_from_the_limits_of_their_model(proxies: Proxies) -> None:
+    """To embed for an auto-router, and to mirror requests. The requests themselves are not refused for it."""
+    begin_ways(proxies)
+    upstream, embedder = proxies.upstreams["ways"], proxies.upstreams["embedder"]
+    upstream.faults.append(FAILED)
+    refused = proxies.server.counted("mtake_refused")
+    assert counts(await proxies.ask_all("mirrored", ["sk-free-all"] * 8, stream=True)) == {200: 8}
+    await servers.until(lambda: proxies.server.counted("mtake_refused") == refused + 5)
+    await servers.until(lambda: len(upstream.seen) == 3 and proxies.number("model", "ways", "month") == 2 * 15)
+    assert proxies.number("model", "ways", "rpm") == 3
+
+    requests, tokens = (proxies.number("model", "embedder", kind) for kind in ("rpm", "month"))
+    assert len(await proxies.ask_all("semantic", ["sk-free-all"] * 8, text="a question")) == 8
+    assert embedder.who.count("['a question']") == 8
+    assert proxies.number("model", "embedder", "rpm") == requests + 8
+    await servers.until(lambda: proxies.number("model", "embedder", "month") == tokens + 8 * 5)
+
+
+async def test_a_request_that_litellm_adds_counts_once_although_it_is_translated(server: servers.Server) -> None:
+    url, limits = f"redis://localhost:{server.port}", Limits(requests_per_minute=9)
+    limiter = Limiter(url, when_unavailable=FailClosed(), limits={"model": limits}, prefix="own")
+    data = {"model": "outer", "messages": [], "litellm_call_id": "1"}
+    await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "completion")
+    own = {"litellm_call_id": "2", "metadata": {"model_group": "m"}, "input": "hello"}
+    with server.admin as admin:
+        for call_type, requests in (("aresponses", 1), ("acompletion", 1), ("aresponses", 2)):  # the last is a retry
+            await limiter.async_pre_call_deployment_hook(own, call_type)
+            assert admin.zcard("{own}:model:m:rpm") == requests
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -105,6 +106,52 @@ async def test_a_call_of_a_frozen_server_ends(flavor: tuple[str, str], make: Any
         assert idle.socket_timeout is None
         if way == "sync":
             assert idle._sock.gettimeout() is None
+
+
+@pytest.mark.filterwarnings("error:unclosed <socket:ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
+async def test_a_name_that_is_looked_up_forever_delays_nobody(
+    server: servers.Server, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, look_up, looked_up = threading.Event(), socket.getaddrinfo, list[Any]()
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        found.wait(60)
+        looked_up.append(arguments)
+        return look_up(*arguments, **options)
+
+    with server.admin as admin:
+        clients, cell = admin.info("clients")["connected_clients"], connect(server.port, host="localhost")
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "getaddrinfo", late)
+            try:
+                await fails_in_time(cell, "throttle", "k", RATE)
+                assert not looked_up
+            finally:
+                found.set()
+            servers.wait_until(lambda: looked_up)
+        # A connection that was made too late is closed.
+        await servers.until(lambda: admin.info("clients")["connected_clients"] == clients)
+    assert await cell.throttle("k", RATE)
+
+
+def test_a_process_that_ends_connects_without_a_thread(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with redis.Redis(port=server.port) as client, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert Cell(client).throttle("k", RATE)
+
+
+async def test_who_is_refused_is_told_at_the_first_attempt(server: servers.Server, connect: Any) -> None:
+    """By default, redis-py 8 would make ten more, which takes seconds."""
+    with server.admin as admin:
+        admin.acl_setuser("ann", enabled=True, passwords=["+secret"])
+        attempts = admin.info("stats")["total_connections_received"]
+        with pytest.raises(Exception, match="invalid username-password pair"):
+            await connect(server.port, username="ann", password="wrong").throttle("k", RATE)
+        assert admin.info("stats")["total_connections_received"] == attempts + 1
+        admin.acl_deluser("ann")
 
 
 async def test_a_write_to_a_frozen_server_ends(connect: Any) -> None:

@@ -456,8 +456,9 @@ def same(real: Any, faked: Any) -> None:
         return
     for fact in ("limit", "remaining", "taken", "over_limit"):
         assert getattr(faked, fact, None) == getattr(real, fact, None), fact
-    for time_of in ("reset_after", "retry_after", "wait"):
-        assert (getattr(faked, time_of, 0) or 0) == pytest.approx(getattr(real, time_of, 0) or 0, abs=30), time_of
+    for name in ("reset_after", "retry_after", "wait"):
+        mine, own = getattr(faked, name, None), getattr(real, name, None)
+        assert (mine is None) == (own is None) and (mine or 0) == pytest.approx(own or 0, abs=30), name
 
 
 def calls_of_units(dice: random.Random, large: Any, small: Any) -> Iterator[wire.Call[Any]]:
@@ -465,7 +466,7 @@ def calls_of_units(dice: random.Random, large: Any, small: Any) -> Iterator[wire
     for _ in range(100):
         limit, quantity = dice.choice([large, large, small]), dice.randrange(0, 7)
         yield wire.mpeek(Take("k", limit, quantity))
-        yield wire.take("k", limit, quantity, saturate=quantity > 0 and dice.random() < 0.2)
+        yield wire.take("k", limit, quantity, saturate=dice.random() < 0.2)
         if dice.random() < 0.4:
             yield wire.msettle(Settle("k", limit, dice.randrange(-12, 5)))
         if isinstance(limit, Rate):
@@ -484,9 +485,9 @@ def calls_of_units(dice: random.Random, large: Any, small: Any) -> Iterator[wire
 def calls_of_leases(dice: random.Random) -> Iterator[wire.Call[Any]]:
     for _ in range(200):
         lease = Lease(dice.randrange(1, 4), lease=dice.choice([1000, 2000, 3000]), holder=dice.choice("vwxyz"))
-        yield dice.choice([wire.acquire, wire.renew, wire.release, lambda key, own: wire.msettle(Release(key, own))])(
-            "k", lease
-        )
+        own = [Release("k", lease), Renew("k", lease)]
+        calls: list[wire.Call[Any]] = [wire.acquire("k", lease), wire.renew("k", lease), wire.release("k", lease)]
+        yield dice.choice([*calls, *map(wire.msettle, own)])
 
 
 @pytest.mark.parametrize("limits", [*LIMITS, None], ids=lambda limits: limits[0].kind if limits else "LEASE")

@@ -25,7 +25,7 @@ class Upstream:
         self.admitted: deque[float] = deque()
         self.seen: list[float] = []
         self.who: list[str] = []
-        """The last message of each request."""
+        """The last message of each request, or its input."""
         self.refused = 0
         self.faults: deque[tuple[int, dict[str, str]]] = deque()
         self.headers: Callable[[], dict[str, str]] = dict
@@ -62,7 +62,8 @@ class Upstream:
             self.busy -= 1
 
     async def answer(self, path: str, request: dict[str, Any], send: Any) -> None:
-        self.who.append(str((request.get("messages") or [{}])[-1].get("content", "")))
+        said = (request.get("messages") or [{}])[-1].get("content") or request.get("input", "")
+        self.who.append(str(said))
         status, headers = self.decide()
         completion = max(1, request.get("max_tokens", request.get("max_output_tokens", 10)) // 2)
         end = time.monotonic() + 10
@@ -71,6 +72,10 @@ class Upstream:
         await asyncio.sleep(0 if request.get("stream") else self.delay)
         if request.get("stream") and status == 200:
             await start(send, 200, {"content-type": "text/event-stream", **headers})
+            if "x-error" in headers:
+                error = answer(path, 503, 0, headers["x-error"])
+                await write(send, b"data: " + json.dumps(error).encode() + b"\n\n", False)
+                return
             for number in range(completion):
                 await write(send, chunk({"choices": [{"index": 0, "delta": {"content": "word "}}]}), True)
                 self.tokens += 1 + (5 if number == 0 else 0)

@@ -129,6 +129,8 @@ struct Share {
     waiting: VecDeque<Caller>,
     /// The error of the last call to the server, if it returned no answer.
     unavailable: Option<RedisError>,
+    /// Whether the last batch was refused, and no wait helps.
+    is_used_up: bool,
     /// The task of [`Shared::tend`].
     tended: Option<JoinHandle<()>>,
 }
@@ -230,7 +232,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
 
     /// Takes units, from the held units if there are enough. If the quantity is larger than the largest batch
     /// or the limit, or the key is one too many for [`keys`](Self::keys), the server decides the call
-    /// directly.
+    /// directly. Once a total is used up, no wait helps: [`Decision::RefusedForever`].
     ///
     /// All units of a call must be held at the same time. Once the limit is exhausted, units arrive only at
     /// its rate and go back when the hold ends, so a call for more than `hold * rate` may never be admitted.
@@ -328,6 +330,7 @@ impl Share {
             Spend::Spent => Some(Ok(Decision::Admitted)),
             Spend::Refused(wait) => Some(match &self.unavailable {
                 Some(error) => Err(error.clone()),
+                None if self.is_used_up => Ok(Decision::RefusedForever),
                 None => Ok(Decision::RefusedFor(Duration::from_nanos(wait.as_nanos()))),
             }),
             Spend::Short => None,
@@ -501,6 +504,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
                     let wait = answer.retry_after().and_then(span);
                     share.holding.answered(terms, now, taken, wait, lasts);
                     share.unavailable = None;
+                    share.is_used_up = answer.decision == Decision::RefusedForever;
                 }
                 Err(error) => {
                     share.holding.lost(terms, now);

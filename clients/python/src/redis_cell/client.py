@@ -18,7 +18,7 @@ from .answers import Key, Together
 from .backend import Backend
 from .commands import Asyncio, Blocking, Commands
 from .errors import is_lost
-from .limiters import Arguments
+from .limiters import Arguments, of_kind
 from .sending import MARGIN, AsyncLink, Link, Ready, is_cluster, leave_queue
 from .steps import Steps
 from .times import micros
@@ -58,7 +58,7 @@ def _timed(answer: T, sent: float, held: float | None = 0) -> T:
 
 def check_url(url: str, *schemes: str) -> None:
     """Raises ValueError if a URL names no server, or a database that is not a number. redis-py would ignore it."""
-    parts = urlsplit(url)
+    parts = urlsplit(of_kind(url, "url", str))
     if parts.scheme not in schemes:
         raise ValueError(
             f"the URL of a server begins with {', '.join(f'{name}://' for name in schemes)}, not {parts.scheme!r}"

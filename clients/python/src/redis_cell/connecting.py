@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from copy import copy
 from functools import cache, partial
 from typing import Any, TypeVar, cast
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 SHORTEST = 0.001
 """The shortest wait, in seconds, when the time is over: 0 would mean a socket that does not wait."""
+REFUSED = ("AuthenticationError", "AuthorizationError")
+"""The errors that the libraries report as lost connections, although another attempt would have the same outcome."""
 TIMED = "_is_timed"
 """The mark of the classes of connections that know of deadlines."""
 
@@ -71,11 +75,13 @@ class _Backoff:
         self.reset = own.reset
 
     def compute(self, failures: int) -> float:
-        """Returns the next pause. Raises the error of the last attempt at the end, or after two waits without an
-        answer, because the time that is left is for another server."""
+        """Returns the next pause. Raises the error of the last attempt at the end, if the server refuses the user, or
+        after two waits without an answer, because the time that is left is for another server."""
         error = sys.exc_info()[1]
-        is_late = type(error).__name__ == "TimeoutError"  # of the library, of asyncio or of a socket
-        if error is not None and (self.deadline.left <= 0 or (is_late and failures > 1)):
+        name = type(error).__name__
+        is_late = name == "TimeoutError"  # of the library, of asyncio or of a socket
+        is_last = name in REFUSED or self.deadline.left <= 0 or (is_late and failures > 1)
+        if error is not None and is_last:
             raise error
         return 0 if is_late else self.deadline.part(self.own.compute(failures))
 
@@ -148,6 +154,40 @@ def _waiting(kind: Any, name: str) -> Callable[..., Any]:
     return method
 
 
+def _connecting(kind: Any) -> Callable[..., Any]:
+    """Returns a method of a class of connections that makes a socket until the deadline. A thread makes it, because the
+    lookup of a name has no timeout. A socket that is made too late is closed."""
+
+    def make(self: Any) -> Any:
+        deadline, made = _current(), Future[Any]()
+        if deadline is None:
+            return kind._connect(self)
+
+        def work() -> None:
+            try:
+                made.set_result(kind._connect(self))
+            except BaseException as error:
+                made.set_exception(error)
+
+        thread = threading.Thread(target=copy_context().run, args=(work,), name="redis-cell-connect", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # Python 3.12 starts no thread at the end of the process
+            return kind._connect(self)
+        try:
+            return made.result(max(0, deadline.left))
+        except BaseException:
+            made.add_done_callback(_close)
+            raise
+
+    return make
+
+
+def _close(made: Future[Any]) -> None:
+    if made.exception() is None:
+        made.result().close()
+
+
 def _unbounded(make: Callable[..., T]) -> Callable[..., T]:
     """Returns a function that creates a connection without a deadline, because a connection stores the timeouts at its
     creation."""
@@ -176,6 +216,7 @@ def _timed(kind: Any, blocking: bool) -> Any:
     own["__init__"] = _unbounded(kind.__init__)
     if blocking:
         own |= {name: _waiting(kind, name) for name in ("connect", "send_packed_command", "read_response")}
+        own["_connect"] = _connecting(kind)
     else:
         own["connect"] = connect
     return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, TIMED: True, **own})

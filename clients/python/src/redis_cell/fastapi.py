@@ -142,6 +142,8 @@ class RateLimit:
         self.cell, self.key, self.quantity = cell, key, quantity
         self.timeout, self.prefix = timeout, prefix
         self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {prefix: limit}
+        for name in (prefix, *self.limits):
+            of_kind(name, "prefix, or the name of a limit,", str)
         if not self.limits or any('"' in name or not name.isascii() for name in self.limits):
             raise ValueError("a limit has a name, or prefix, in ASCII without quotes, and there is at least one")
         for each in self.limits.values():

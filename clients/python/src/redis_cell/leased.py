@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from . import wire
-from .answers import Admitted, Answer, Key, Refused
+from . import steps, wire
+from .answers import Admitted, Answer, Key, Refused, RefusedForever
 from .client import AsyncCell, Cell
 from .forks import in_each_child
 from .holding import Batch, Holding, Nanos, Terms
@@ -37,17 +37,14 @@ class Verdict:
 
     admitted: bool
     retry_after: float | None
-    """The seconds to wait. None if the call was admitted, or can never be admitted because it exceeds the limit."""
+    """The seconds to wait. None if the call was admitted, or no wait helps: it exceeds the limit, or a total is used
+    up."""
 
     def __bool__(self) -> bool:
         return self.admitted
 
 
 _ADMITTED = Verdict(admitted=True, retry_after=None)
-
-
-def _verdict(wait: Nanos) -> Verdict:
-    return Verdict(admitted=False, retry_after=wait / 1_000_000_000) if wait else _ADMITTED
 
 
 class _Ticket(Protocol):
@@ -77,6 +74,13 @@ class _Share(Generic[T]):
     holding: Holding
     waiting: deque[_Waiting[T]] = field(default_factory=deque["_Waiting[T]"])
     error: Exception | None = None
+    is_used_up: bool = False
+    """Whether the last batch was refused, and no wait helps."""
+
+    def verdict(self, wait: Nanos) -> Verdict:
+        if not wait:
+            return _ADMITTED
+        return Verdict(admitted=False, retry_after=None if self.is_used_up else wait / 1_000_000_000)
 
 
 class _Leases(Generic[T]):
@@ -124,7 +128,7 @@ class _Leases(Generic[T]):
         if wait and share.error is not None:
             # Many calls raise the same exception, and each would add its own lines to the traceback.
             raise share.error.with_traceback(None)
-        return _verdict(wait)
+        return share.verdict(wait)
 
     def _serve(self, share: _Share[T], now: Nanos) -> int:
         """Serves the waiting calls in order. Returns the units to fetch for the remaining calls, or in advance."""
@@ -144,13 +148,14 @@ class _Leases(Generic[T]):
                 elif wait and share.error is not None:
                     ticket.set_exception(share.error)
                 else:
-                    ticket.set_result(_verdict(wait))
+                    ticket.set_result(share.verdict(wait))
             share.waiting.popleft()
         return share.holding.ask(now, 0)
 
     def _answered(self, share: _Share[T], answer: Answer | Exception) -> int:
         """Records a batch or an error. Returns the units to fetch next."""
         now = time.monotonic_ns()
+        share.is_used_up = isinstance(answer, RefusedForever)
         if isinstance(answer, Exception):
             share.holding.lost(now)
             share.error = answer
@@ -193,6 +198,10 @@ def _direct(answer: Answer) -> Verdict:
     return Verdict(admitted=answer.admitted, retry_after=None if isinstance(answer, Admitted) else answer.retry_after)
 
 
+async def _ended(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait([task])
+
+
 _Future: TypeAlias = "asyncio.Future[Verdict | None]"
 
 
@@ -211,7 +220,7 @@ class AsyncLeased(_Leases[_Future]):
     ) -> None:
         super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
         self._cell = cell
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def take(self, key: Key, quantity: int = 1) -> Verdict:
         """Takes held units, and waits for a batch if there are too few.
@@ -259,8 +268,17 @@ class AsyncLeased(_Leases[_Future]):
                 return
 
     async def _run(self, call: Call[C]) -> C:
-        """Sends a call, and waits for the answer for up to half a second."""
-        return await asyncio.wait_for(self._cell.run(call), _TIMEOUT)
+        """Sends a call, and waits for the answer for up to half a second. A later answer gives its units back."""
+        asking = self._start(self._cell.run(call))
+        try:
+            return await asyncio.wait_for(asyncio.shield(asking), _TIMEOUT)
+        except asyncio.TimeoutError:
+            asking.cancel()
+            raise
+        except asyncio.CancelledError:
+            asking.cancel()
+            await steps.to_its_end(_ended(asking))
+            raise
 
     async def _take_directly(self, key: Key, quantity: int) -> Verdict:
         return _direct(await self._run(self._take_call(key, quantity, saturate=False)))
@@ -268,11 +286,12 @@ class AsyncLeased(_Leases[_Future]):
     def _begin(self, key: Key, share: _Share[_Future]) -> None:
         self._start(self._tend(key, share))
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, C]) -> asyncio.Task[C]:
         # The event loop keeps only a weak reference to a task.
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _fetch(self, key: Key, share: _Share[_Future], units: int) -> None:
         """Fetches a batch, and then further batches while a call waits for more."""

@@ -225,6 +225,8 @@ class Admission:
     """The reported usage of several upstream requests."""
     settled: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    own: dict[object, Admission] = field(default_factory=dict[object, "Admission"])
+    """Upstream requests that LiteLLM adds of its own accord, by their ids."""
 
     @property
     def parts(self) -> list[Part]:
@@ -299,10 +301,13 @@ def _called(kwargs: Mapping[str, Any]) -> str | None:
     metadata = [given for given in (kwargs, *inner) if isinstance(given, Mapping)]
     for given in metadata:
         info = given.get("model_info")
-        if isinstance(info, Mapping) and (model := _configured(info.get("id"))) is not None:
-            return _model_of(model) or model
-    groups = [given["model_group"] for given in metadata if isinstance(given.get("model_group"), str)]
-    return _model_of(groups[0]) or groups[0] if groups else None
+        # With credentials of the caller, a deployment has another id.
+        for name in ("id", "original_model_id") if isinstance(info, Mapping) else ():
+            if (model := _configured(info.get(name))) is not None:
+                return _model_of(model) or model
+    # Deployments in the `user_config` of a request are not in the proxy's configuration.
+    names = [given.get(name) for name in ("deployment_model_name", "model_group") for given in metadata]
+    return next((_model_of(name) or name for name in names if isinstance(name, str)), None)
 
 
 def _names(data: Mapping[str, Any]) -> list[str]:
@@ -429,6 +434,7 @@ class Limiter(CustomLogger):
         """
         admission = self._mine(kwargs)
         if admission is None:
+            await self._take_for_own(kwargs, call_type)
             return None
         admission.api = admission.api or call_type
         if call_type != admission.api:
@@ -449,6 +455,19 @@ class Limiter(CustomLogger):
             if again:
                 await self._taken_or_raise(Taken(again, self._hold()), model, admission.flow)
         return None
+
+    async def _take_for_own(self, kwargs: Mapping[str, Any], call_type: object) -> None:
+        """Takes from the limits of a model for an upstream request that LiteLLM adds to another request: to embed or
+        classify it for an auto-router, to check it, to mirror it."""
+        outer, model = _admission.get(), _called(kwargs)
+        log = kwargs.get("litellm_logging_obj")
+        if outer is None or model is None or getattr(log, "litellm_call_id", None) == outer.call_id:
+            return  # the last is the same upstream request, which is translated
+        own = Admission([], outer.flow, _call_id(kwargs), model, self.estimate(kwargs), attempts=1, api=call_type)
+        if parts := self._parts_of(model, own.estimated):
+            await self._take_for(model, parts, own, None)
+            outer.own[own.call_id] = own
+            self._later(self._watch(own, asyncio.current_task()))
 
     async def _take_for(self, model: str, parts: list[Part], admission: Admission, several: str | None) -> None:
         """Takes from the limits of a model, or raises an exception that the router takes for the upstream's."""
@@ -627,10 +646,12 @@ class Limiter(CustomLogger):
     async def async_post_call_failure_deployment_hook(
         self, request_data: Any, exception: Exception, call_type: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Settles one of several upstream requests."""
+        """Settles one of several upstream requests, or one that LiteLLM has added."""
         admission = self._mine(request_data)
         if admission is not None and admission.several:
             await self._report(admission, request_data, 0, 0)
+        elif admission is not None and admission is not _admission.get():
+            await self._settle(admission, 0, 0)
 
     async def _report(self, admission: Admission, kwargs: Any, tokens: int | None, dollars: float | None) -> None:
         """Settles one of several upstream requests for its model, and counts its usage for the other limits."""
@@ -723,11 +744,9 @@ class Limiter(CustomLogger):
         return headers
 
     def _mine(self, kwargs: Any) -> Admission | None:
-        """Returns the admission of this request, but not for a request within it, such as a guardrail's."""
-        admission = _admission.get()
-        if admission is None or (admission.settled and admission.done.is_set()):
-            return admission if admission is not None and kwargs.get("litellm_call_id") == admission.call_id else None
-        return admission if _call_id(kwargs) == admission.call_id else None
+        """Returns the admission of this request, or of an upstream request that LiteLLM has added to it."""
+        admission, name = _admission.get(), _call_id(kwargs)
+        return admission if admission is None or name == admission.call_id else admission.own.get(name)
 
     async def _settle(self, admission: Admission, tokens: int | None, dollars: float | None) -> None:
         if admission.settled:

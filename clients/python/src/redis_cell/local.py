@@ -389,6 +389,8 @@ class LocalLimiters:
                 fits = min(take.quantity, max(1, look(take, 0, 0).remaining))
                 chains = (Take(take.key, take.limit, fits),)
             judged, waits = decided(chains, look)
+            if saturate and not judged[0].takes[0].quantity:  # admitted even in debt
+                judged[0].wait = waits[takes[0].key] = 0
             units = [take for take in takes if not isinstance(take.limit, Lease)]
             renews = hold is not None and not any(take.quantity for take in units) and self._holds(hold, units)
             for chain in judged if renews else ():
@@ -588,8 +590,8 @@ class LocalLimiters:
 def _balance(state: State, now: int, lost: bool = False) -> Balance:
     look = state.look(now, 0)
     over = lost or bool(look.wait and not isinstance(state, _Places))
-    after = state.look(now, 1).wait if over else 0
-    wait = seconds(after) if 0 < after < _FOREVER else None
+    after = state.look(now, 1).wait if over else _FOREVER
+    wait = seconds(after) if after < _FOREVER else None
     return Balance(
         limit=look.limit,
         remaining=look.remaining,

@@ -26,6 +26,8 @@ def observe(
     if on_refusal is not None:
         function(on_refusal, "on_refusal")
     observed: Any = cell
+    if not callable(getattr(observed, "run", None)):
+        raise TypeError(f"observe needs a cell or a guard, not {type(cell).__name__}")
     run: Callable[..., Any] = observed.run
 
     def span_of(call: Call[Any]) -> Any:

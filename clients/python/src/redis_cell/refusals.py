@@ -22,7 +22,7 @@ from . import backend, steps, wire
 from .answers import Key, Refused
 from .client import AsyncCell, Cell
 from .forks import in_each_child
-from .limiters import Arguments, Limit, whole
+from .limiters import Arguments, Limit, of_kind, whole
 from .sending import Ready, is_cluster
 from .steps import Steps
 from .times import Seconds, micros
@@ -224,7 +224,7 @@ class AsyncRefusals(_Refusals):
     """
 
     def __init__(self, cell: AsyncCell, *, least: Seconds = 0.01, keys: int = 10_000) -> None:
-        super().__init__(cell, least, keys)
+        super().__init__(of_kind(cell, "cell", AsyncCell), least, keys)
         self._task: asyncio.Task[None] | None = None
         self._more = asyncio.Event()
         self._closed = False
@@ -286,7 +286,7 @@ class Refusals(_Refusals):
     """AsyncRefusals for threads: remembers the refusals of a Cell. Two threads read what the server announces."""
 
     def __init__(self, cell: Cell, *, least: Seconds = 0.01, keys: int = 10_000) -> None:
-        super().__init__(cell, least, keys)
+        super().__init__(of_kind(cell, "cell", Cell), least, keys)
         cast(Any, cell).run = self._run
         in_each_child(self, Refusals._begin_again)
 

@@ -189,6 +189,7 @@ def wait(
     of the client's connections, it tries again when it may be admitted. A Guard decides while the server is
     unavailable.
     """
+    check_runs(cell, "wait", awaited=False)
     call = wire.bmtake(first, *others, timeout=None, flow=flow, weight=weight, hold=hold)
     return steps.run(_answer(cell, Cell, call, timeout, time.sleep))
 
@@ -203,6 +204,7 @@ async def async_wait(
     hold: Hold | None = None,
 ) -> Together[Answer]:
     """Like `wait`, for asyncio."""
+    check_runs(cell, "async_wait", awaited=True)
     return await async_answer(
         cell, wire.bmtake(first, *others, timeout=None, flow=flow, weight=weight, hold=hold), timeout
     )

@@ -569,7 +569,7 @@ def _call(
 ) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
     """Returns the arguments of a call behind its first key, and the indexes of the other keys."""
     words = _Words(chains)
-    if hold or once:
+    if hold is not None or once is not None:
         words.options(hold, once)
     return words.rest(*options)
 

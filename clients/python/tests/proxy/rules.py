@@ -30,6 +30,7 @@ limiter = Limiter(
             "claude": Limits(requests_per_minute=5, tokens_per_month=1_000_000),
             "ways": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
             "wild/*": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
+            "embedder": Limits(requests_per_minute=1000, tokens_per_month=1_000_000),
             "ordered": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
             "ours": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
             "fake": Limits(tokens_per_minute=1000, tokens_per_month=9000),

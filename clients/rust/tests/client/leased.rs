@@ -140,6 +140,26 @@ async fn more_units_than_the_limit_has_are_refused_forever_and_take_nothing() {
 }
 
 #[tokio::test]
+async fn a_total_that_is_used_up_is_refused_forever() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let total = Fixed::new(5, FixedWindow::total());
+    let hold = Duration::from_millis(200);
+    let leased = Leased::new(connect(&server).await, total, 1..=10, hold).unwrap();
+    assert_eq!(leased.take(KEY, Units(5)).await.unwrap(), Decision::Admitted);
+    for _ in 0..3 {
+        // Remembered or not.
+        assert_eq!(leased.take(KEY, Units(1)).await.unwrap(), Decision::RefusedForever);
+    }
+    client.int(&format!("DEL {KEY}"));
+    let deadline = Instant::now() + SOON;
+    while leased.take(KEY, Units(1)).await.unwrap() != Decision::Admitted {
+        assert!(Instant::now() < deadline, "the server is not asked again");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
 async fn giving_back_stops_at_a_server_that_does_not_answer() {
     let server = Server::start();
     let limit = Rate::per_day(100).burst(99);
