@@ -538,13 +538,14 @@ impl Judge {
             }
             _ => false,
         };
-        let line = history::line(&answer.words);
+        let line = || history::line(&answer.words);
         with(|world| {
             if !agrees {
                 let expected = expected.reply.unwrap_or_else(|error| format!("(error) {error}"));
                 return world
                     .violates("contract", format!("{line}: {expected} was expected, and {came} came"));
             }
+                let line = line();
             // Behind clients that wait, what is stored is exact for bookings only, which store their costs.
             let books = call.verb == "RESERVE" && call.parts[0].quantity > 0 && !call.prepays;
             if !(before.queued.is_empty() || books && wait_of_booking(&answer.reply).is_some()) {
@@ -568,6 +569,7 @@ impl Judge {
                     world.violates("contract", text);
                 }
             }
+                    let line = line();
             let (Some(hold), Some(book)) = (&call.hold, expected.book) else { return };
             let entry = world.keys.get(db, hold.key.as_bytes());
             let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
@@ -576,14 +578,15 @@ impl Judge {
             let lives = |key: &str| world.keys.get(db, key.as_bytes()).is_some_and(is_there);
             let shown = |book: &[accounts::Held]| accounts::shown(book, now, lives);
             if found.as_deref().map(shown) != Some(shown(&book)) {
-                let text = format!("{line}: {} holds {found:?}, and should hold {book:?}", hold.key);
+                let text = format!("{}: {} holds {found:?}, and should hold {book:?}", line(), hold.key);
                 world.violates("contract", text);
             } else if let Some(expiry) = entry.and_then(|entry| entry.expiry)
                 // One that was set while the clock was behind is earlier when that ends.
                 && !self.led.contains(&hold.key)
                 && i128::from(expiry) < accounts::lives_until(&book)
             {
-                let text = format!("{line}: {} expires at {expiry}, before what is held: {book:?}", hold.key);
+                let (line, key) = (line(), &hold.key);
+                let text = format!("{line}: {key} expires at {expiry}, before what is held: {book:?}");
                 world.violates("contract", text);
             }
         });
@@ -620,16 +623,13 @@ impl Judge {
                     changed = Some(key.escape_ascii().to_string());
                 }
             }
-            let line = history::line(&answer.words);
-            if let Some(key) = changed {
-                world
-                    .violates("purity", format!("{line} is {}, and has changed {key}", answer.reply.shown()));
-            } else if world.written > before.written + expired {
-                world.violates(
-                    "purity",
-                    format!("{line} is {}, and has replicated something", answer.reply.shown()),
-                );
-            }
+            let what = match changed {
+                Some(key) => format!("changed {key}"),
+                None if world.written > before.written + expired => "replicated something".into(),
+                None => return,
+            };
+            let (line, reply) = (history::line(&answer.words), answer.reply.shown());
+            world.violates("purity", format!("{line} is {reply}, and has {what}"));
         });
     }
 
@@ -683,9 +683,13 @@ impl Judge {
     /// The same for a command that has run, as that of another module `by_other`.
     fn spoil_by(&mut self, words: &Words, by_other: bool) {
         let name = crate::commands::name(words);
-        if name.starts_with("CL.") {
-            if let Some(call) = Call::parse(words).filter(|_| by_other) {
+        if is_own {
+            if let Some(call) = Call::parse(words) {
                 self.led.extend(call.hold.iter().map(|hold| hold.key.clone()).filter(|_| lead() > 0));
+        let is_own = is_named(words, &["CL."]);
+        if is_own && !by_other {
+            return;
+        }
                 self.spoil_keys(&asked_for(&call));
             }
         } else if ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&name.as_str()) {
@@ -890,7 +894,9 @@ impl Judge {
     /// Flows whose first clients wait for one limiter only, and so are ready, are served in their order.
     fn admitted_fairly(&mut self, answers: &[Answer], is_followed: bool) {
         self.flows.values_mut().for_each(|flows| flows.are_lost |= !is_followed);
-        for answer in answers {
+        // Others change no flows, and to read them takes long.
+        let concerned = answers.iter().filter(|answer| is_named(&answer.words, &["CL.BMTAKE", "CL.MSETTLE"]));
+        for answer in concerned.filter(|_| !self.flows.is_empty()).collect::<Vec<_>>() {
             let Some(call) = Call::parse(&answer.words) else { continue };
             let Some(flows) = self.flows.get_mut(&(answer.db, call.parts[0].key.clone())) else { continue };
             if answer.waited.is_none() {
@@ -943,8 +949,9 @@ impl Judge {
     fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
         let lines = &self.lines;
         self.booked.retain(|place, _| lines.get(place).is_some_and(|line| !line.is_empty()));
-        for answer in answers {
+        for answer in answers.iter().filter(|one| !lines.is_empty() && is_named(&one.words, &CONCERNED)) {
             let Some(call) = Call::parse(&answer.words) else { continue };
+        const CONCERNED: [&str; 4] = ["CL.RESERVE", "CL.PAUSE", "CL.REFUND", "CL.MSETTLE"];
             for part in &call.parts {
                 let place = (answer.db, part.key.clone());
                 let Some(line) = self.lines.get(&place).filter(|line| !line.is_empty()) else { continue };
@@ -1318,6 +1325,13 @@ fn is_shape_of(reply: &Reply, call: &Call) -> bool {
 fn wait_of_booking(reply: &Reply) -> Option<i64> {
     let Reply::Array(row) = reply else { return None };
     row.get(3).and_then(first).filter(|wait| *wait > 0 && first(reply) == Some(0))
+}
+
+/// Whether the name of a command begins with one of these.
+fn is_named(words: &Words, names: &[&str]) -> bool {
+    let begins =
+        |name: &&str| words[0].get(..name.len()).is_some_and(|own| own.eq_ignore_ascii_case(name.as_bytes()));
+    words.first().is_some() && names.iter().any(|name| begins(&name))
 }
 
 /// The numbers of the module's section of INFO.
