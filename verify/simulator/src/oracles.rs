@@ -531,6 +531,10 @@ impl Judge {
             (Ok(reply), _) if !before.queued.is_empty() && reply.starts_with('0') && !call.looks() => {
                 first(&answer.reply) == Some(0)
             }
+            (Ok(reply), _) if expected.is_full => {
+                let rows = |reply: &str| reply.split_once(" | ").map(|(_, rows)| rows.to_owned());
+                first(&answer.reply) == Some(1) && rows(reply) == rows(&came)
+            }
             (Ok(reply), _) => *reply == came,
             (Err(error), Reply::Error(text)) => {
                 self.errors += 1;
@@ -541,11 +545,11 @@ impl Judge {
         let line = || history::line(&answer.words);
         with(|world| {
             if !agrees {
+                let line = line();
                 let expected = expected.reply.unwrap_or_else(|error| format!("(error) {error}"));
                 return world
                     .violates("contract", format!("{line}: {expected} was expected, and {came} came"));
             }
-                let line = line();
             // Behind clients that wait, what is stored is exact for bookings only, which store their costs.
             let books = call.verb == "RESERVE" && call.parts[0].quantity > 0 && !call.prepays;
             if !(before.queued.is_empty() || books && wait_of_booking(&answer.reply).is_some()) {
@@ -565,11 +569,11 @@ impl Judge {
                     _ => found == held,
                 };
                 if !same {
+                    let line = line();
                     let text = format!("{line}: {key} holds {found:?}, and should hold {held:?}");
                     world.violates("contract", text);
                 }
             }
-                    let line = line();
             let (Some(hold), Some(book)) = (&call.hold, expected.book) else { return };
             let entry = world.keys.get(db, hold.key.as_bytes());
             let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
@@ -682,14 +686,14 @@ impl Judge {
 
     /// The same for a command that has run, as that of another module `by_other`.
     fn spoil_by(&mut self, words: &Words, by_other: bool) {
-        let name = crate::commands::name(words);
-        if is_own {
-            if let Some(call) = Call::parse(words) {
-                self.led.extend(call.hold.iter().map(|hold| hold.key.clone()).filter(|_| lead() > 0));
         let is_own = is_named(words, &["CL."]);
         if is_own && !by_other {
             return;
         }
+        let name = crate::commands::name(words);
+        if is_own {
+            if let Some(call) = Call::parse(words) {
+                self.led.extend(call.hold.iter().map(|hold| hold.key.clone()).filter(|_| lead() > 0));
                 self.spoil_keys(&asked_for(&call));
             }
         } else if ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&name.as_str()) {
@@ -947,11 +951,11 @@ impl Judge {
 
     /// Bookings take the costs of the clients before them with them.
     fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
+        const CONCERNED: [&str; 4] = ["CL.RESERVE", "CL.PAUSE", "CL.REFUND", "CL.MSETTLE"];
         let lines = &self.lines;
         self.booked.retain(|place, _| lines.get(place).is_some_and(|line| !line.is_empty()));
         for answer in answers.iter().filter(|one| !lines.is_empty() && is_named(&one.words, &CONCERNED)) {
             let Some(call) = Call::parse(&answer.words) else { continue };
-        const CONCERNED: [&str; 4] = ["CL.RESERVE", "CL.PAUSE", "CL.REFUND", "CL.MSETTLE"];
             for part in &call.parts {
                 let place = (answer.db, part.key.clone());
                 let Some(line) = self.lines.get(&place).filter(|line| !line.is_empty()) else { continue };
@@ -1239,6 +1243,15 @@ impl Judge {
 
     /// Whether some of a client's limiters would admit it at an instant; `None` if it cannot be said.
     fn admits(&self, waiter: &Waiter, now: i128, which: std::ops::Range<usize>) -> Option<bool> {
+        // Whether the key of a hold has room depends on the whole call.
+        if let Some(hold) = &waiter.call.hold
+            && with(|world| {
+                let entry = world.keys.get(waiter.db, hold.key.as_bytes());
+                entry.is_some_and(|entry| accounts::is_crowded(&entry.value))
+            })
+        {
+            return None;
+        }
         let mut call = waiter.call.clone();
         let own = waiter.call.parts[which.clone()].iter().zip(&waiter.call.joins[which]);
         (call.parts, call.joins) =
@@ -1314,6 +1327,13 @@ fn wait_of(client: u64) -> Option<(Rc<Words>, i32, u64, i64)> {
     })
 }
 
+/// Whether the name of a command begins with one of these.
+fn is_named(words: &Words, names: &[&str]) -> bool {
+    let begins =
+        |name: &&str| words[0].get(..name.len()).is_some_and(|own| own.eq_ignore_ascii_case(name.as_bytes()));
+    words.first().is_some() && names.iter().any(|name| begins(&name))
+}
+
 /// Whether the reply of a call has as many rows and columns as this call's.
 fn is_shape_of(reply: &Reply, call: &Call) -> bool {
     let Reply::Array(rows) = reply else { return false };
@@ -1325,13 +1345,6 @@ fn is_shape_of(reply: &Reply, call: &Call) -> bool {
 fn wait_of_booking(reply: &Reply) -> Option<i64> {
     let Reply::Array(row) = reply else { return None };
     row.get(3).and_then(first).filter(|wait| *wait > 0 && first(reply) == Some(0))
-}
-
-/// Whether the name of a command begins with one of these.
-fn is_named(words: &Words, names: &[&str]) -> bool {
-    let begins =
-        |name: &&str| words[0].get(..name.len()).is_some_and(|own| own.eq_ignore_ascii_case(name.as_bytes()));
-    words.first().is_some() && names.iter().any(|name| begins(&name))
 }
 
 /// The numbers of the module's section of INFO.
