@@ -962,12 +962,16 @@ impl Judge {
                 match call.verb.as_str() {
                     "RESERVE" => {
                         let booked = self.booked.entry(place).or_default();
-                        let is_own = |client| {
-                            self.waiters.get(client).is_some_and(|one| one.call.parts[0].limit == part.limit)
+                        let Limit::Throttle { max_burst, rate } = &part.limit else { continue };
+                        // Who needs the whole limit loses the room before the booking if the timer is late,
+                        // which counts in milliseconds.
+                        let spare = rate.cost(max_burst + 1) + rate.cost(1) / 10 - i128::from(2 * MILLI);
+                        let is_in_time = |client| {
+                            let one = self.waiters.get(client).map(|one| &one.call.parts[0]);
+                            one.is_some_and(|one| one.limit == part.limit && rate.cost(one.quantity) <= spare)
                         };
-                        let last = line.plain.last_key_value().filter(|_| line.plain.values().all(is_own));
-                        if let Some((order, _)) = last
-                            && let Limit::Throttle { rate, .. } = &part.limit
+                        let last = line.plain.last_key_value();
+                        if let Some((order, _)) = last.filter(|_| line.plain.values().all(is_in_time))
                             && let Some(wait) = wait_of_booking(&answer.reply)
                             && is_call
                             && !call.prepays
