@@ -1267,12 +1267,14 @@ impl Judge {
         call.hold.iter_mut().for_each(|hold| hold.period = None);
         let held: Option<BTreeMap<String, Held>> = with(|world| {
             let wall = clock::wall() / MILLI;
+            // A short time ago it was there, with another value if it is there again.
+            let is_fresh = |key: &str| {
+                let gone = world.gone.get(waiter.db, key.as_bytes());
+                gone.is_some_and(|at| clock::monotonic() - at <= 2 * SLACK)
+            };
             let entry = |key: &str| match world.keys.get(waiter.db, key.as_bytes()) {
-                // A short time ago it was there.
-                None => {
-                    let gone = world.gone.get(waiter.db, key.as_bytes());
-                    gone.is_none_or(|at| clock::monotonic() - at > 2 * SLACK).then_some(None)
-                }
+                _ if is_fresh(key) => None,
+                None => Some(None),
                 // A key that was written while the clock was behind expires early when that ends.
                 Some(entry) if entry.expiry.is_some_and(|at| at < wall - 2 * SLACK / MILLI) => {
                     (lead() == 0 && !self.is_set_back).then_some(None)
