@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::accounts;
+use crate::boundary;
 use crate::clock;
 use crate::contract::{self, Call};
 use crate::history::{self, Step};
@@ -233,6 +234,8 @@ pub struct Before {
     is_full: bool,
     /// How far the module's clock was ahead of the wall clock.
     lead: i128,
+    /// The module's steps so far.
+    steps: u64,
 }
 
 /// The first integer of a reply.
@@ -262,6 +265,7 @@ impl Judge {
             written: with(|world| world.written),
             now: clock::module(),
             lead: lead(),
+            steps: boundary::steps(),
             ..Before::default()
         };
         self.is_set_within |= matches!(step, Step::SetWithin(..));
@@ -353,8 +357,10 @@ impl Judge {
         if is_held_up || !matches!(step, Step::Pass(_) | Step::Call(..) | Step::Close(_)) {
             self.booked.values_mut().for_each(Vec::clear);
         }
+        // Where calls take time, they may take most of it.
+        let taken = with(|world| world.settings.tick) * (boundary::steps() - before.steps) as i64;
         // After a step that lets no time pass, the server has not had its turn.
-        let has_its_turn = !is_held_up && matches!(step, Step::Pass(_));
+        let has_its_turn = !is_held_up && matches!(step, Step::Pass(nanos) if taken <= nanos / 2);
         if !has_its_turn {
             self.free_since = clock::monotonic();
         }
@@ -1336,8 +1342,8 @@ fn wait_of(client: u64) -> Option<(Rc<Words>, i32, u64, i64)> {
 /// Whether the name of a command begins with one of these.
 fn is_named(words: &Words, names: &[&str]) -> bool {
     let begins =
-        |name: &&str| words[0].get(..name.len()).is_some_and(|own| own.eq_ignore_ascii_case(name.as_bytes()));
-    words.first().is_some() && names.iter().any(|name| begins(&name))
+        |name: &&str| words.first()?.get(..name.len()).map(|own| own.eq_ignore_ascii_case(name.as_bytes()));
+    names.iter().any(|name| begins(name) == Some(true))
 }
 
 /// Whether the reply of a call has as many rows and columns as this call's.
