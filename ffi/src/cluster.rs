@@ -8,6 +8,7 @@ use core::ops::RangeInclusive;
 use redis_module::raw;
 
 use super::call::Call;
+use crate::error::Error;
 
 /// The slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -18,6 +19,8 @@ pub struct Slots {
     ranges: Vec<(RangeInclusive<u16>, Option<String>)>,
     /// The slots that this node imports.
     importing: Vec<u16>,
+    /// Whether the cluster is down, as it is when a slot has no node, unless the configuration allows that.
+    is_down: bool,
     /// The configuration epoch of this node, which rises whenever a slot comes to it.
     pub epoch: u64,
 }
@@ -33,6 +36,7 @@ impl Call<'_> {
         }
         let report = |what| self.report(c"CLUSTER", what);
         let (own, table, nodes) = (report(c"MYID")?, report(c"SLOTS")?, report(c"NODES")?);
+        let is_down = report(c"INFO")?.text(&[])?.contains("cluster_state:fail");
         let own = own.text(&[])?;
         let range = |index: usize| {
             let edge = |edge: usize| table.integer(&[index, edge]).and_then(|slot| u16::try_from(slot).ok());
@@ -52,13 +56,13 @@ impl Call<'_> {
             let mut words = line.split(' ');
             words.nth(2).filter(|flags| flags.contains("myself")).and_then(|_| words.nth(3)?.parse().ok())
         });
-        Some(Slots { ranges, importing, epoch: epoch.unwrap_or_default() })
+        Some(Slots { ranges, importing, is_down, epoch: epoch.unwrap_or_default() })
     }
 }
 
 impl Slots {
-    /// The server's error for a key that this node does not serve. `None` for a key that it serves, or is
-    /// about to serve: clients of a slot that it imports were redirected here.
+    /// The server's error for a client that waits for a key that this node does not serve. `None` for a key
+    /// that it serves, or is about to serve: clients of a slot that it imports were redirected here.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let at = self.ranges.partition_point(|(range, _)| *range.end() < slot);
@@ -66,6 +70,8 @@ impl Slots {
             Some((_, None)) => None,
             _ if self.importing.contains(&slot) => None,
             Some((_, Some(address))) => Some(format!("MOVED {slot} {address}")),
+            // As the server does, whose own clients get this error even if the slot of their key has no node.
+            None if self.is_down => Some(Error::ClusterDown.to_string()),
             None => Some(String::from("CLUSTERDOWN Hash slot not served")),
         }
     }

@@ -232,19 +232,18 @@ fn number(count: usize) -> i128 {
 /// without end.
 fn wait_for(limit: &Limit, state: Option<&State>, now: i128, wanted: i128) -> i128 {
     let enough = |wait: i128| room(limit, state, now + wait) >= wanted;
-    let mut latest = 1;
     if enough(0) {
         return 0;
     }
+    let (mut earliest, mut latest) = (0, 1 << 20); // too early, and a millisecond: most waits are longer
     while !enough(latest) {
-        latest *= 2;
+        (earliest, latest) = (latest, latest * 2);
         if latest > 1 << 66 {
             let is_total = matches!(limit, Limit::Fixed { window: Window::Total(_), .. });
             assert!(is_total, "{limit:?} never admits {wanted} on {state:?}");
             return NEVER;
         }
     }
-    let mut earliest = latest / 2; // too early
     while latest - earliest > 1 {
         let between = i128::midpoint(earliest, latest);
         if enough(between) { latest = between } else { earliest = between }

@@ -15,6 +15,9 @@ const MILLI: i128 = 1_000_000;
 /// The smallest unit of time in which a settlement can say when units were taken.
 const MICRO: i128 = 1_000;
 
+/// The most parts under a key for owners that have none.
+const MOST_PARTS: i128 = 100_000;
+
 /// Where the units of a part were taken.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
@@ -39,6 +42,17 @@ pub struct Held {
 }
 
 impl Held {
+    /// Parts of owners of which the model only knows that they count.
+    fn others(count: i128) -> Self {
+        let (key, id, end) = (String::new(), String::new(), ENDLESS);
+        Self { key, id, end, period: end, earlier: 0, last: count, origin: Origin::Rate(0, 0) }
+    }
+
+    /// How many parts it stands for.
+    fn count(&self) -> i128 {
+        if self.key.is_empty() { self.last } else { 1 }
+    }
+
     fn units(&self) -> i128 {
         self.earlier + self.last
     }
@@ -104,8 +118,17 @@ pub fn book(value: &Value) -> Option<Vec<Held>> {
     let found = set.scores.keys().filter(is_end).count();
     let counted = |name: &[u8]| set.scores.get(name).map_or(0.0, |score| score.0);
     let totals = book.iter().filter(|held| held.origin == Origin::Total(false)).count();
-    let is_counted = counted(b"parts") == book.len() as f64 && counted(b"totals") == totals as f64;
-    (found == ends && is_counted).then_some(book)
+    let others = counted(b"parts") as i128 - book.len() as i128;
+    if others > 0 {
+        book.push(Held::others(others));
+    }
+    (found == ends && others >= 0 && counted(b"totals") == totals as f64).then_some(book)
+}
+
+/// Whether so many parts are under the key that it may have no room for a call.
+pub fn is_crowded(value: &Value) -> bool {
+    let Value::ZSet(set) = value else { return false };
+    set.scores.get(b"parts".as_slice()).is_some_and(|parts| parts.0 as i128 > MOST_PARTS / 2)
 }
 
 /// The parts in a member; names without spaces are enough here.
@@ -145,6 +168,8 @@ pub struct Decided {
     pub book: Vec<Held>,
     /// Whether the call was admitted, or settled.
     pub is_admitted: bool,
+    /// Whether it was refused, and perhaps only because the key has no room for its parts.
+    pub is_full: bool,
 }
 
 impl Decided {
@@ -298,7 +323,29 @@ fn combine(call: &Call, rows: &[Row], chain_rows: &[(usize, Row)]) -> Row {
 pub fn take(call: &Call, model: &mut Model, book: &[Held], looks: bool) -> Option<Result<Decided, Error>> {
     let gone = restore(call, model, book)?;
     let left: Vec<Held> = book.iter().filter(|held| !gone.contains(held)).cloned().collect();
-    Some(taking(call, model, left, looks))
+    taking(call, model, left, &gone, looks).transpose()
+}
+
+/// How many parts an admitted call would add beyond those that there may be, at least and at most; `None` for
+/// a call that adds none, and for an owner that holds something.
+fn beyond(
+    call: &Call,
+    (book, gone): (&[Held], &[Held]),
+    takes: &[Option<i128>],
+    now: i128,
+) -> Option<(i128, i128)> {
+    let Hold { period: Some(_), id: Some(id), .. } = call.hold.as_ref()? else { return None };
+    if book.iter().chain(gone).any(|held| held.id == *id) {
+        return None;
+    }
+    let parts = call.parts.iter().zip(takes).filter(|(part, _)| !matches!(part.limit, Limit::Lease { .. }));
+    let taken = parts.clone().filter(|(_, units)| units.is_some_and(|units| units > 0)).count() as i128;
+    let most = parts.filter(|(part, units)| units.unwrap_or(part.quantity) > 0).count() as i128;
+    let held: i128 = book.iter().map(Held::count).sum();
+    // Parts of rates that have run out are removed with others of their owner, or not at all.
+    let rates =
+        |all: &[Held]| all.iter().filter(|held| held.is_rate() && held.has_ended(now)).count() as i128;
+    (most > 0).then_some((held - rates(book) + taken - MOST_PARTS, held + rates(gone) + most - MOST_PARTS))
 }
 
 fn own<'a>(call: &Call, book: &'a [Held], part: &Part) -> Option<&'a Held> {
@@ -306,7 +353,13 @@ fn own<'a>(call: &Call, book: &'a [Held], part: &Part) -> Option<&'a Held> {
     book.iter().find(|held| held.key == part.key && held.id == *id)
 }
 
-fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> Result<Decided, Error> {
+fn taking(
+    call: &Call,
+    model: &mut Model,
+    mut book: Vec<Held>,
+    gone: &[Held],
+    looks: bool,
+) -> Result<Option<Decided>, Error> {
     let (now, parts) = (model.now, &call.parts);
     let all = chains(call);
     let mut before = Vec::new();
@@ -346,6 +399,13 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
             chain.iter().flatten().any(is_place) && refuses.unwrap_or(before[chain[0][0]].limited)
         });
     }
+    let is_full = match beyond(call, (&book, gone), &takes, now) {
+        Some((_, most)) if most > 0 && refused => true,
+        Some((least, _)) if least > 0 => true,
+        Some((_, most)) if most > 0 => return Ok(None),
+        _ => false,
+    };
+    refused |= is_full;
     if refused {
         takes.fill(None);
     }
@@ -399,7 +459,7 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
     let shown = |units: i128| (!chain_rows.is_empty()).then_some(units);
     let rows = rows.into_iter().zip(sixth).map(|(row, units)| (row, shown(units)));
     let rows = [(first, shown(0))].into_iter().chain(rows).collect();
-    Ok(Decided { rows, book, is_admitted: !refused })
+    Ok(Some(Decided { rows, book, is_admitted: !refused, is_full }))
 }
 
 /// Remembers what an admitted call has taken.
@@ -518,7 +578,7 @@ fn settling(call: &Call, model: &mut Model, mut book: Vec<Held>) -> Result<Decid
     let shown = |units: i128| has_chain.then_some(units);
     let rows = rows.into_iter().zip(&bears).map(|(row, units)| (row, shown(units.unwrap_or(0))));
     let rows = [(first, shown(0))].into_iter().chain(rows).collect();
-    Ok(Decided { rows, book, is_admitted: true })
+    Ok(Decided { rows, book, is_admitted: true, is_full: false })
 }
 
 /// The part of the used units that is charged to each limiter of a chain.
@@ -585,5 +645,5 @@ pub fn lives_until(book: &[Held]) -> i128 {
         Origin::Window(end) => held.end.max(end) / MILLI,
         _ => held.end / MILLI,
     };
-    book.iter().map(needs).max().unwrap_or(0)
+    book.iter().filter(|held| !held.key.is_empty()).map(needs).max().unwrap_or(0)
 }

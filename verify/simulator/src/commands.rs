@@ -336,7 +336,10 @@ impl Run<'_> {
                         );
                     }
                 }
-                self.by_hand(key);
+                // What a key of holds says of its parts, as if other owners had added some.
+                if !pairs.chunks(2).all(|pair| [&b"parts"[..], b"until"].contains(&&pair[1][..])) {
+                    self.by_hand(key);
+                }
                 self.event(class::ZSET, "zadd", key);
                 self.effect = Some(verbatim);
                 Reply::Int(added)

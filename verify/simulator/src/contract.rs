@@ -365,6 +365,8 @@ pub struct Expected {
     pub keys: Vec<(String, Option<(String, i128)>)>,
     /// The parts of the hold.
     pub book: Option<Vec<accounts::Held>>,
+    /// Whether the key of the hold has no room for the call, whose wait the model does not know then.
+    pub is_full: bool,
 }
 
 /// The model of the keys of a call, as they are; `None` if one holds something that the model does not know.
@@ -494,7 +496,7 @@ pub fn expected(
         }
         _ => own(model.take(parts)),
     };
-    Some(Expected { reply, keys: keys_of(call, &model), book: None })
+    Some(Expected { reply, keys: keys_of(call, &model), book: None, is_full: false })
 }
 
 fn keys_of(call: &Call, model: &Model) -> Vec<(String, Option<(String, i128)>)> {
@@ -528,18 +530,20 @@ fn accounted(call: &Call, mut model: Model, lead: i128, held: &BTreeMap<String, 
         _ => accounts::take(call, &mut model, &book, false)?,
     };
     Some(match decided {
-        Err(error) => Expected { reply: Err(error), keys: before, book: Some(book) },
+        Err(error) => Expected { reply: Err(error), keys: before, book: Some(book), is_full: false },
         // It waits, or gets null at once.
         Ok(decided) if call.verb == "BMTAKE" && !decided.is_admitted && call.max_len != Some(0) => {
             return None;
         }
         Ok(decided) if call.looks() => {
-            Expected { reply: Ok(decided.shown(call.unit)), keys: before, book: Some(book) }
+            let reply = Ok(decided.shown(call.unit));
+            Expected { reply, keys: before, book: Some(book), is_full: decided.is_full }
         }
         Ok(decided) => Expected {
             reply: Ok(decided.shown(call.unit)),
             keys: keys_of(call, &model),
             book: Some(decided.book),
+            is_full: decided.is_full,
         },
     })
 }
@@ -577,7 +581,7 @@ fn state_of(value: &Value, expiry: i128) -> Option<State> {
         }
         Value::ZSet(set) => {
             let (score, last) = set.order.last()?;
-            if score.0 == 0.0 {
+            if score.0 == 0.0 || set.scores.contains_key(b"parts".as_slice()) {
                 return None; // holds, under another name
             }
             if is_entry(last, score.0) {

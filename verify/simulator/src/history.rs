@@ -125,6 +125,9 @@ pub fn line(words: &[Vec<u8>]) -> String {
 
 /// The words of a line.
 pub fn words(line: &str) -> Option<Words> {
+    if !line.contains('"') {
+        return Some(line.split_ascii_whitespace().map(Into::into).collect());
+    }
     let (mut words, mut rest) = (Words::new(), line.trim_start());
     while !rest.is_empty() {
         let Some(quoted) = rest.strip_prefix('"') else {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::accounts;
+use crate::boundary;
 use crate::clock;
 use crate::contract::{self, Call};
 use crate::history::{self, Step};
@@ -233,6 +234,8 @@ pub struct Before {
     is_full: bool,
     /// How far the module's clock was ahead of the wall clock.
     lead: i128,
+    /// The module's steps so far.
+    steps: u64,
 }
 
 /// The first integer of a reply.
@@ -262,6 +265,7 @@ impl Judge {
             written: with(|world| world.written),
             now: clock::module(),
             lead: lead(),
+            steps: boundary::steps(),
             ..Before::default()
         };
         self.is_set_within |= matches!(step, Step::SetWithin(..));
@@ -353,8 +357,10 @@ impl Judge {
         if is_held_up || !matches!(step, Step::Pass(_) | Step::Call(..) | Step::Close(_)) {
             self.booked.values_mut().for_each(Vec::clear);
         }
+        // Where calls take time, they may take most of it.
+        let taken = with(|world| world.settings.tick) * (boundary::steps() - before.steps) as i64;
         // After a step that lets no time pass, the server has not had its turn.
-        let has_its_turn = !is_held_up && matches!(step, Step::Pass(_));
+        let has_its_turn = !is_held_up && matches!(step, Step::Pass(nanos) if taken <= nanos / 2);
         if !has_its_turn {
             self.free_since = clock::monotonic();
         }
@@ -531,6 +537,10 @@ impl Judge {
             (Ok(reply), _) if !before.queued.is_empty() && reply.starts_with('0') && !call.looks() => {
                 first(&answer.reply) == Some(0)
             }
+            (Ok(reply), _) if expected.is_full => {
+                let rows = |reply: &str| reply.split_once(" | ").map(|(_, rows)| rows.to_owned());
+                first(&answer.reply) == Some(1) && rows(reply) == rows(&came)
+            }
             (Ok(reply), _) => *reply == came,
             (Err(error), Reply::Error(text)) => {
                 self.errors += 1;
@@ -538,9 +548,10 @@ impl Judge {
             }
             _ => false,
         };
-        let line = history::line(&answer.words);
+        let line = || history::line(&answer.words);
         with(|world| {
             if !agrees {
+                let line = line();
                 let expected = expected.reply.unwrap_or_else(|error| format!("(error) {error}"));
                 return world
                     .violates("contract", format!("{line}: {expected} was expected, and {came} came"));
@@ -564,6 +575,7 @@ impl Judge {
                     _ => found == held,
                 };
                 if !same {
+                    let line = line();
                     let text = format!("{line}: {key} holds {found:?}, and should hold {held:?}");
                     world.violates("contract", text);
                 }
@@ -576,14 +588,15 @@ impl Judge {
             let lives = |key: &str| world.keys.get(db, key.as_bytes()).is_some_and(is_there);
             let shown = |book: &[accounts::Held]| accounts::shown(book, now, lives);
             if found.as_deref().map(shown) != Some(shown(&book)) {
-                let text = format!("{line}: {} holds {found:?}, and should hold {book:?}", hold.key);
+                let text = format!("{}: {} holds {found:?}, and should hold {book:?}", line(), hold.key);
                 world.violates("contract", text);
             } else if let Some(expiry) = entry.and_then(|entry| entry.expiry)
                 // One that was set while the clock was behind is earlier when that ends.
                 && !self.led.contains(&hold.key)
                 && i128::from(expiry) < accounts::lives_until(&book)
             {
-                let text = format!("{line}: {} expires at {expiry}, before what is held: {book:?}", hold.key);
+                let (line, key) = (line(), &hold.key);
+                let text = format!("{line}: {key} expires at {expiry}, before what is held: {book:?}");
                 world.violates("contract", text);
             }
         });
@@ -620,16 +633,13 @@ impl Judge {
                     changed = Some(key.escape_ascii().to_string());
                 }
             }
-            let line = history::line(&answer.words);
-            if let Some(key) = changed {
-                world
-                    .violates("purity", format!("{line} is {}, and has changed {key}", answer.reply.shown()));
-            } else if world.written > before.written + expired {
-                world.violates(
-                    "purity",
-                    format!("{line} is {}, and has replicated something", answer.reply.shown()),
-                );
-            }
+            let what = match changed {
+                Some(key) => format!("changed {key}"),
+                None if world.written > before.written + expired => "replicated something".into(),
+                None => return,
+            };
+            let (line, reply) = (history::line(&answer.words), answer.reply.shown());
+            world.violates("purity", format!("{line} is {reply}, and has {what}"));
         });
     }
 
@@ -682,9 +692,13 @@ impl Judge {
 
     /// The same for a command that has run, as that of another module `by_other`.
     fn spoil_by(&mut self, words: &Words, by_other: bool) {
+        let is_own = is_named(words, &["CL."]);
+        if is_own && !by_other {
+            return;
+        }
         let name = crate::commands::name(words);
-        if name.starts_with("CL.") {
-            if let Some(call) = Call::parse(words).filter(|_| by_other) {
+        if is_own {
+            if let Some(call) = Call::parse(words) {
                 self.led.extend(call.hold.iter().map(|hold| hold.key.clone()).filter(|_| lead() > 0));
                 self.spoil_keys(&asked_for(&call));
             }
@@ -814,7 +828,10 @@ impl Judge {
                     .get(&answer.client)
                     .is_none_or(|client| world.forbids(&client.user, &asked_for(&call)).is_some()),
                 Some("OOM") => world.is_out_of_memory(),
-                Some("MOVED") => world.redirection(key).as_ref() == Some(text),
+                // Or the slot has come back within the last second, and the module has not looked again.
+                Some("MOVED") => {
+                    world.redirection(key).as_ref() == Some(text) || clock::monotonic() < world.timed_since
+                }
                 Some("CLUSTERDOWN") => false,
                 _ => true,
             });
@@ -890,7 +907,9 @@ impl Judge {
     /// Flows whose first clients wait for one limiter only, and so are ready, are served in their order.
     fn admitted_fairly(&mut self, answers: &[Answer], is_followed: bool) {
         self.flows.values_mut().for_each(|flows| flows.are_lost |= !is_followed);
-        for answer in answers {
+        // Others change no flows, and to read them takes long.
+        let concerned = answers.iter().filter(|answer| is_named(&answer.words, &["CL.BMTAKE", "CL.MSETTLE"]));
+        for answer in concerned.filter(|_| !self.flows.is_empty()).collect::<Vec<_>>() {
             let Some(call) = Call::parse(&answer.words) else { continue };
             let Some(flows) = self.flows.get_mut(&(answer.db, call.parts[0].key.clone())) else { continue };
             if answer.waited.is_none() {
@@ -941,9 +960,10 @@ impl Judge {
 
     /// Bookings take the costs of the clients before them with them.
     fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
+        const CONCERNED: [&str; 4] = ["CL.RESERVE", "CL.PAUSE", "CL.REFUND", "CL.MSETTLE"];
         let lines = &self.lines;
         self.booked.retain(|place, _| lines.get(place).is_some_and(|line| !line.is_empty()));
-        for answer in answers {
+        for answer in answers.iter().filter(|one| !lines.is_empty() && is_named(&one.words, &CONCERNED)) {
             let Some(call) = Call::parse(&answer.words) else { continue };
             for part in &call.parts {
                 let place = (answer.db, part.key.clone());
@@ -951,12 +971,16 @@ impl Judge {
                 match call.verb.as_str() {
                     "RESERVE" => {
                         let booked = self.booked.entry(place).or_default();
-                        let is_own = |client| {
-                            self.waiters.get(client).is_some_and(|one| one.call.parts[0].limit == part.limit)
+                        let Limit::Throttle { max_burst, rate } = &part.limit else { continue };
+                        // Who needs the whole limit loses the room before the booking if the timer is late,
+                        // which counts in milliseconds.
+                        let spare = rate.cost(max_burst + 1) + rate.cost(1) / 10 - i128::from(2 * MILLI);
+                        let is_in_time = |client| {
+                            let one = self.waiters.get(client).map(|one| &one.call.parts[0]);
+                            one.is_some_and(|one| one.limit == part.limit && rate.cost(one.quantity) <= spare)
                         };
-                        let last = line.plain.last_key_value().filter(|_| line.plain.values().all(is_own));
-                        if let Some((order, _)) = last
-                            && let Limit::Throttle { rate, .. } = &part.limit
+                        let last = line.plain.last_key_value();
+                        if let Some((order, _)) = last.filter(|_| line.plain.values().all(is_in_time))
                             && let Some(wait) = wait_of_booking(&answer.reply)
                             && is_call
                             && !call.prepays
@@ -1232,6 +1256,15 @@ impl Judge {
 
     /// Whether some of a client's limiters would admit it at an instant; `None` if it cannot be said.
     fn admits(&self, waiter: &Waiter, now: i128, which: std::ops::Range<usize>) -> Option<bool> {
+        // Whether the key of a hold has room depends on the whole call.
+        if let Some(hold) = &waiter.call.hold
+            && with(|world| {
+                let entry = world.keys.get(waiter.db, hold.key.as_bytes());
+                entry.is_some_and(|entry| accounts::is_crowded(&entry.value))
+            })
+        {
+            return None;
+        }
         let mut call = waiter.call.clone();
         let own = waiter.call.parts[which.clone()].iter().zip(&waiter.call.joins[which]);
         (call.parts, call.joins) =
@@ -1243,12 +1276,14 @@ impl Judge {
         call.hold.iter_mut().for_each(|hold| hold.period = None);
         let held: Option<BTreeMap<String, Held>> = with(|world| {
             let wall = clock::wall() / MILLI;
+            // A short time ago it was there, with another value if it is there again.
+            let is_fresh = |key: &str| {
+                let gone = world.gone.get(waiter.db, key.as_bytes());
+                gone.is_some_and(|at| clock::monotonic() - at <= 2 * SLACK)
+            };
             let entry = |key: &str| match world.keys.get(waiter.db, key.as_bytes()) {
-                // A short time ago it was there.
-                None => {
-                    let gone = world.gone.get(waiter.db, key.as_bytes());
-                    gone.is_none_or(|at| clock::monotonic() - at > 2 * SLACK).then_some(None)
-                }
+                _ if is_fresh(key) => None,
+                None => Some(None),
                 // A key that was written while the clock was behind expires early when that ends.
                 Some(entry) if entry.expiry.is_some_and(|at| at < wall - 2 * SLACK / MILLI) => {
                     (lead() == 0 && !self.is_set_back).then_some(None)
@@ -1305,6 +1340,13 @@ fn wait_of(client: u64) -> Option<(Rc<Words>, i32, u64, i64)> {
         let blocked = world.blocked.get(one.blocked?)?;
         Some((Rc::clone(&blocked.words), blocked.db, blocked.order, one.since))
     })
+}
+
+/// Whether the name of a command begins with one of these.
+fn is_named(words: &Words, names: &[&str]) -> bool {
+    let begins =
+        |name: &&str| words.first()?.get(..name.len()).map(|own| own.eq_ignore_ascii_case(name.as_bytes()));
+    names.iter().any(|name| begins(name) == Some(true))
 }
 
 /// Whether the reply of a call has as many rows and columns as this call's.

@@ -405,6 +405,7 @@ fn cluster(world: &World, what: &[u8]) -> Option<Reply> {
     };
     Some(match what {
         b"MYID" => text("this"),
+        b"INFO" => text("cluster_state:ok\r\n"),
         b"NODES" => text(&format!(
             "this 127.0.0.1:7000@17000 myself,master - 0 0 {} connected 0-16383\n",
             world.epoch

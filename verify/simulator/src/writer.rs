@@ -231,6 +231,11 @@ impl Writer {
             let key = writer.key(format!("{}k{at}", writer.tag), kind);
             writer.keys.push(key);
         }
+        if theme.1 > 10 && writer.random.u8(..8) == 0 {
+            // Other owners hold almost as many parts as there may be.
+            let line = writer.parts_of_others(&format!("{}h0", writer.tag));
+            writer.planned.push(Step::Call(1, words(&line).unwrap_or_default()));
+        }
         writer
     }
 
@@ -367,6 +372,11 @@ impl Writer {
         }
         let period = self.period().min(5_000 * self.unit.1);
         format!(" HOLD {key} {period} {id}")
+    }
+
+    /// Almost as many parts as there may be, as if other owners held them under the key until the year 2096.
+    fn parts_of_others(&mut self, key: &str) -> String {
+        format!("ZADD {key} {} parts 4000000000000 until", self.random.u32(99_990..100_000))
     }
 
     fn some_key(&mut self) -> Key {
@@ -668,8 +678,7 @@ impl Writer {
             19 => format!("SADD {one} text"),
             20 => format!("INCR {one}"),
             21 => format!("UNLINK {one}"),
-            // As many parts as there may be.
-            22 if self.random.bool() => format!("ZADD {one} 99995 parts"),
+            22 if self.random.bool() => self.parts_of_others(&one),
             22 => format!("ZADD {one} {} text", self.random.u8(..2)),
             23 => format!("ZREM {one} parts"),
             _ => format!("SELECT {}", self.random.u8(..2)),
@@ -710,9 +719,15 @@ impl Writer {
             (4, _) => 0,
             (5, _) => self.random.i64(0..5_000_000),
             (6, _) => self.random.i64(1_000..20_000) * MILLI,
+            (7, _) => self.soon(),
             _ => self.random.i64(30..1_000) * MILLI,
         };
         Step::Pass(nanos.max(0))
+    }
+
+    /// Enough time for what is due, and often too little for the server's cron, which mends what was forgotten.
+    fn soon(&mut self) -> i64 {
+        self.random.i64(30..70) * MILLI
     }
 
     /// Something that lasts for some steps, until the other one.
@@ -771,13 +786,17 @@ impl Writer {
         let (mut weights, _) = self.theme;
         match self.burst.0 {
             0 if self.random.u8(..32) == 0 => {
-                self.burst = (self.random.u8(2..7), self.random.u64(1..=self.clients));
+                self.burst = (self.random.u8(1..7), self.random.u64(1..=self.clients));
             }
             0 => {}
             steps => {
                 self.burst.0 = steps - 1;
                 weights[PASS] = 0;
                 weights[NATIVE] *= 2;
+                if steps == 1 {
+                    let soon = Step::Pass(self.soon());
+                    self.planned.push(soon);
+                }
             }
         }
         let mut drawn = self.random.u32(..weights.iter().sum::<u32>());
@@ -870,7 +889,10 @@ impl Writer {
                     let times = self.random.u64(2..9);
                     self.lasts(Step::Busy(times), Step::Busy(0))
                 }
-                _ => Step::Evict(self.some_key().name.into_bytes()),
+                _ => {
+                    let awaited = self.awaited_key(60);
+                    Step::Evict(awaited.unwrap_or_else(|| self.some_key().name).into_bytes())
+                }
             },
             _ => {
                 let key = match self.random.u8(..8) {

@@ -64,7 +64,7 @@ fn seeded_faults_are_found() {
         ("raw-clock", "contract"),
         ("round-down", "contract"),
         ("settle-takes", "contract"),
-        ("shadow-refuses", "progress"),
+        ("shadow-refuses", "contract"),
         ("verbatim", "replication"),
         ("whole-parts", "contract"),
         ("write-at-once", "handles"),
