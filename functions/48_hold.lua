@@ -279,14 +279,9 @@ function Book.ends_of(key, name, most)
     return ended, till, is_held
 end
 
--- Returns whether the open window, which ends at an instant, is that of a part. The end changes a little when its key
--- is moved to another server.
+-- Returns whether a part is of the open window, which ends at an instant.
 local function is_window(part, ends)
-    if not ends then
-        return false
-    end
-    local known = instant(part.window)
-    return part.window == nanos_of(ends) or now < known and are_near(known, ends, 1)
+    return ends ~= nil and Fixed.is_window(instant(part.window), ends)
 end
 
 -- Returns the units that come back to a window.
