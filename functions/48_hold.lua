@@ -298,7 +298,7 @@ function Hold.look(hold, rows, keys, count, unit)
     local key = hold.key
     local parts = call('ZSCORE', key, 'parts')
     hold.is_new, hold.parts = not parts, (parts or 0) + 0
-    if not parts and call('EXISTS', key) == 1 or hold.parts % 1 ~= 0 or hold.parts < 0 then
+    if not parts and call('EXISTS', key) == 1 or parts and (hold.parts % 1 ~= 0 or hold.parts < 1) then
         foreign(HOLDS)
     end
     if hold.period then

@@ -7,7 +7,7 @@ use redis_cell_core::hold::member;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// The purpose of the commands before the call, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 67] = [
+const EDGES: [(&[&str], &str, &str); 68] = [
     // A limit that the library remembers, with another unit.
     (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
@@ -65,6 +65,8 @@ const EDGES: [(&[&str], &str, &str); 67] = [
         "CL.MPEEK d FIXED 1 60 0 k LEASE 2 9 me ELSE m FIXED 5 60 0 HOLD h 60 me",
         "[0, 1, 0, -1, 60, 0, 1, 1, 0, 60, 60, 0, 0, 2, 2, -1, 0, 1, 0, 5, 5, -1, 0, 0]",
     ),
+    // No key of holds has no parts.
+    (&["ZADD k 0 parts"], "CL.MSETTLE q FIXED 9 60 1 HOLD k me", "ERR the key does not hold"),
     // Units come back to their window if its end has moved by less than a second, and to no other window.
     (MOVED, "CL.MSETTLE k FIXED 5 60 1 HOLD h me", "[0, 5, 4, -1, 61, 0, 5, 4, -1, 61]"),
     (MOVED, "CL.MTAKE k FIXED 5 60 1 HOLD h 60 me", "[0, 5, 1, -1, 61, 0, 5, 1, -1, 61]"),
