@@ -7,7 +7,7 @@ use redis_cell_core::hold::member;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// The purpose of the commands before the call, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 68] = [
+const EDGES: [(&[&str], &str, &str); 69] = [
     // A limit that the library remembers, with another unit.
     (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
@@ -67,6 +67,12 @@ const EDGES: [(&[&str], &str, &str); 68] = [
     ),
     // No key of holds has no parts.
     (&["ZADD k 0 parts"], "CL.MSETTLE q FIXED 9 60 1 HOLD k me", "ERR the key does not hold"),
+    // Names of more than one word of 32 bits, of which the scores are hashes.
+    (
+        &["DEL the-quota"],
+        "CL.MTAKE the-quota FIXED 5 60 2 HOLD k 60 the-owner",
+        "[0, 5, 3, -1, 60, 0, 5, 3, -1, 60]",
+    ),
     // Units come back to their window if its end has moved by less than a second, and to no other window.
     (MOVED, "CL.MSETTLE k FIXED 5 60 1 HOLD h me", "[0, 5, 4, -1, 61, 0, 5, 4, -1, 61]"),
     (MOVED, "CL.MTAKE k FIXED 5 60 1 HOLD h 60 me", "[0, 5, 1, -1, 61, 0, 5, 1, -1, 61]"),
