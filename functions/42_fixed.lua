@@ -351,11 +351,17 @@ local function fixed_standing(limit, count, ends)
     end
 end
 
+-- Returns whether the open window, which ends at an instant, is the one that was to end at `known`. The end changes a
+-- little when its key is moved to another server.
+function Fixed.is_window(known, ends)
+    return now < known and are_near(known, ends, 1)
+end
+
 -- Returns whether units were taken from the window that ends at an instant, as far as can be known.
 local function covers(limit, ends, taken)
     if limit.ends then
         local seconds, nanoseconds = split(limit.ends)
-        return millis_of(ends) == seconds * 1000 + ceil(nanoseconds / MILLISECOND)
+        return Fixed.is_window(instant_of_millis(seconds * 1000 + ceil(nanoseconds / MILLISECOND)), ends)
     end
     local begin, slack
     if limit.period then
@@ -370,6 +376,11 @@ local function covers(limit, ends, taken)
             return false
         end
         begin, slack = instant_of_millis(second * 1000), zero
+        if Fixed.is_window(begin, ends) then
+            -- The key was moved, and the window was to end at this boundary.
+            second = calendar_window(limit, second - 1)
+            begin = instant_of_millis(second * 1000)
+        end
     end
     if taken.reset_after then
         -- The window from which they were taken ended after this.

@@ -279,14 +279,9 @@ function Book.ends_of(key, name, most)
     return ended, till, is_held
 end
 
--- Returns whether the open window, which ends at an instant, is that of a part. The end changes a little when its key
--- is moved to another server.
+-- Returns whether a part is of the open window, which ends at an instant.
 local function is_window(part, ends)
-    if not ends then
-        return false
-    end
-    local known = instant(part.window)
-    return part.window == nanos_of(ends) or now < known and are_near(known, ends, 1)
+    return ends ~= nil and Fixed.is_window(instant(part.window), ends)
 end
 
 -- Returns the units that come back to a window.
@@ -303,7 +298,7 @@ function Hold.look(hold, rows, keys, count, unit)
     local key = hold.key
     local parts = call('ZSCORE', key, 'parts')
     hold.is_new, hold.parts = not parts, (parts or 0) + 0
-    if not parts and call('EXISTS', key) == 1 or hold.parts % 1 ~= 0 or hold.parts < 0 then
+    if not parts and call('EXISTS', key) == 1 or parts and (hold.parts % 1 ~= 0 or hold.parts < 1) then
         foreign(HOLDS)
     end
     if hold.period then

@@ -4,7 +4,8 @@
 # measures the core's decisions. Arguments select lines of the table by parts of their names, or one of these parts:
 #   core     only the core's decisions
 #   curves   the cost of calls that grows with the number of entries, clients or keys
-#   waiting  clients that wait in CL.BMTAKE; with the argument events, only what they cost others when keys change
+#   waiting  clients that wait in CL.BMTAKE; with the argument events, only what they cost others when keys change; with
+#            memory, only their memory
 #   publish  copies the last results to bench/results.tsv and to the pages
 source "$(dirname "$0")/lib.sh"
 

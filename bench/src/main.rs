@@ -63,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         ["scale", "kinds"] => return scale::run(&binaries),
         ["waiting", "events"] => return waiting::events(&binaries),
+        ["waiting", "memory"] => return waiting::only_memory(&binaries),
         ["waiting"] => return waiting::run(&binaries, number("ROUNDS", 5)? as usize),
         ["curves"] => return curves::run(&binaries, number("ROUNDS", 15)? as usize),
         _ => {}

@@ -164,6 +164,23 @@ pub fn events(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Measures only the memory of waiting clients, and prints it.
+pub fn only_memory(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
+    let (_, program) = place()?;
+    let (memory, full) = memories(&program, binaries)?;
+    println!("{}", memory_markdown(&memory, Some(&full)));
+    Ok(())
+}
+
+/// Measures the memory of waiting clients.
+fn memories(program: &[String], binaries: &Binaries) -> Result<(Vec<Memory>, Full), Box<dyn Error>> {
+    let files = getrlimit(Resource::Nofile).maximum;
+    let at_most = |clients: usize| files.map_or(clients, |files| clients.min(files as usize - 1_000));
+    let memory: Result<Vec<_>, _> =
+        WAITS.iter().map(|call| memory(program, binaries, call, at_most(CROWD))).collect();
+    Ok((memory?, full(program, binaries, at_most(MANY))?))
+}
+
 /// Measures waiting clients, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let (cores, program) = place()?;
@@ -185,17 +202,13 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     eprintln!("bystanders ...");
     let bystanders = bystanders(&start()?, rounds)?;
     eprintln!("memory ...");
-    let files = getrlimit(Resource::Nofile).maximum;
-    let at_most = |clients: usize| files.map_or(clients, |files| clients.min(files as usize - 1_000));
-    let memory: Result<Vec<_>, _> =
-        WAITS.iter().map(|call| memory(&program, binaries, call, at_most(CROWD))).collect();
-    let full = Some(full(&program, binaries, at_most(MANY))?);
+    let (memory, full) = memories(&program, binaries)?;
     eprintln!("shares ...");
     let shares = [shares(&start()?, false)?, shares(&start()?, true)?];
     let stalls = stalls::run(start)?;
     let (when, machine) = (now()?, machine(binaries, cores)?);
     let waits =
-        Waits { when, machine, rounds, turns: all, bystanders, memory: memory?, full, stalls, shares };
+        Waits { when, machine, rounds, turns: all, bystanders, memory, full: Some(full), stalls, shares };
     println!("{}", markdown(&waits));
     let folder = Path::new("target/bench");
     fs::create_dir_all(folder)?;
@@ -444,21 +457,7 @@ pub fn markdown(all: &Waits) -> String {
         let _ = writeln!(text, "| `{call}` | {:.2} | {:.2} |", alone / 1e3, beside / 1e3);
     }
     text += &stalls::markdown(&all.stalls);
-    if !all.memory.is_empty() {
-        text += "\n| a client that waits | memory used | resident |\n|---|--:|--:|\n";
-    }
-    for Memory { call, used, resident } in &all.memory {
-        let _ = writeln!(text, "| `{call}` | {:.1} KB | {:.1} KB |", used / 1024.0, resident / 1024.0);
-    }
-    if let Some(Full { bytes, waiting, refused }) = &all.full {
-        let (asked, waiting, refused) =
-            (thousands(waiting + refused), thousands(*waiting), thousands(*refused));
-        let _ = writeln!(
-            text,
-            "\nBeside a `maxmemory` of {} MB, of {asked} clients that call `CL.BMTAKE`, {waiting} wait, and {refused} receive `OOM`.",
-            bytes >> 20
-        );
-    }
+    text += &memory_markdown(&all.memory, all.full.as_ref());
     let _ = writeln!(
         text,
         "\n| {} admissions | weight 1, 300 clients | weight 2, 20 | weight 4, 20 |",
@@ -470,5 +469,26 @@ pub fn markdown(all: &Waits) -> String {
     }
     let [one, two, four] = WEIGHTS.map(|weight| 100.0 * weight as f64 / 7.0);
     let _ = writeln!(text, "| by weight | {one:.2} % | {two:.2} % | {four:.2} % |");
+    text
+}
+
+/// Returns the memory of waiting clients as a table for a page.
+fn memory_markdown(memory: &[Memory], full: Option<&Full>) -> String {
+    let mut text = String::new();
+    if !memory.is_empty() {
+        text += "\n| a client that waits | memory used | resident |\n|---|--:|--:|\n";
+    }
+    for Memory { call, used, resident } in memory {
+        let _ = writeln!(text, "| `{call}` | {:.1} KB | {:.1} KB |", used / 1024.0, resident / 1024.0);
+    }
+    if let Some(Full { bytes, waiting, refused }) = full {
+        let (asked, waiting, refused) =
+            (thousands(waiting + refused), thousands(*waiting), thousands(*refused));
+        let _ = writeln!(
+            text,
+            "\nBeside a `maxmemory` of {} MB, of {asked} clients that call `CL.BMTAKE`, {waiting} wait, and {refused} receive `OOM`.",
+            bytes >> 20
+        );
+    }
     text
 }

@@ -385,11 +385,19 @@ impl Limit {
                 let slack = taken.reset_after.map_or(taken.unit_span(), lasted);
                 (end.saturating_sub(period.unwrap_or(Span::MAX)), slack)
             }
-            End::Boundary(calendar) => match calendar.window_of(end.saturating_sub(Span::NANOSECOND)) {
-                Ok((start, _)) => (start, taken.reset_after.map_or(Span::ZERO, lasted)),
-                Err(_) => return false,
-            },
-            End::At(own) => return own.ceil_to_millis() == Some(end),
+            End::Boundary(calendar) => {
+                let start_of = |end: Instant| {
+                    let window = calendar.window_of(end.saturating_sub(Span::NANOSECOND));
+                    window.ok().map(|(start, _)| start)
+                };
+                // A window whose key was moved may end after the boundary at which it was to end.
+                let start = start_of(end).and_then(|boundary| {
+                    if is_window(boundary, end, now) { start_of(boundary) } else { Some(boundary) }
+                });
+                let Some(start) = start else { return false };
+                (start, taken.reset_after.map_or(Span::ZERO, lasted))
+            }
+            End::At(own) => return own.ceil_to_millis().is_some_and(|own| is_window(own, end, now)),
             End::Never(_) => return true,
         };
         start.since(now.saturating_sub(taken.age)) <= slack
@@ -553,6 +561,15 @@ impl Counter {
 /// The window that is open at `now`. A window in which nothing was admitted is not open.
 fn open_at(state: Option<Counter>, now: Instant) -> Option<Counter> {
     state.filter(|window| window.count > 0 && now < window.end)
+}
+
+/// By how much the end of a window may change when its key is moved to another server: `MIGRATE` sends the
+/// time that is left, which the other server adds to the time on its own clock when it arrives.
+const MOVED: Span = Span::from_nanos(1_000_000_000).unwrap();
+
+/// Whether the open window, which ends at `end`, is the one that was to end at `known`.
+pub(crate) fn is_window(known: Instant, end: Instant, now: Instant) -> bool {
+    now < known && known.since(end) <= MOVED && end.since(known) <= MOVED
 }
 
 /// The units used in a window, and the time until it ends.

@@ -66,7 +66,7 @@
 //! the parts also finds the parts of keys that the call does not name. Two members for each part, found by
 //! their first bytes, cost 2.5 times as much: comparing names takes longer than comparing scores.
 
-use crate::fixed::Counter;
+use crate::fixed::{Counter, is_window};
 use crate::{Error, Instant, Range, Span, Taken, Unit};
 
 /// The most parts under one key. An owner that has parts may exceed it.
@@ -218,15 +218,6 @@ impl Part {
             Origin::Window { .. } | Origin::Rate { .. } => 0,
         }
     }
-}
-
-/// By how much the end of a window may change when its key is moved to another server: `MIGRATE` sends the
-/// time that is left, which the other server adds to the time on its own clock when it arrives.
-const MOVED: Span = Span::from_nanos(1_000_000_000).unwrap();
-
-/// Whether the open window, which ends at `end`, is the one that was to end at `known`.
-fn is_window(known: Instant, end: Instant, now: Instant) -> bool {
-    known == end || now < known && known.since(end) <= MOVED && end.since(known) <= MOVED
 }
 
 /// The end of a hold that begins now.

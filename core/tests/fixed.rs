@@ -307,6 +307,15 @@ fn nothing_goes_back_to_a_window_that_has_begun_since() {
         assert!(given(&until(1_701_388_800), 1_701_388_800 * S - NOW, age));
         assert!(!given(&until(1_698_796_800), 1_701_388_800 * S - NOW, age));
     }
+    // A key that was moved to another server expires up to a second before or after the end of its window.
+    for (moved, is_near) in [(S, true), (MS, true), (-S, true), (S + MS, false), (-S - MS, false)] {
+        let end = 1_701_388_800 * S - NOW + moved;
+        assert_eq!(given(&until(1_701_388_800), end, 0), is_near, "an instant, {moved}");
+        assert_eq!(given(&month, end, begun), is_near || moved < 0, "a month, {moved}");
+        assert!(!given(&month, end, begun + 1), "a month, {moved}");
+    }
+    // This instant was 123 milliseconds ago, so its window has ended.
+    assert!(!given(&until(1_700_000_000), 1_700_000_001 * S - NOW, 0));
     // Taking ignores the age, and an age beyond the range of time gives nothing back.
     let state = Some(Counter { count: 5, end: at(END) });
     let taken = settle(state, &period, at(0), 2, Some(&common::ago(i64::MAX))).unwrap();

@@ -208,7 +208,7 @@ impl<'k, 'c> Book<'k, 'c> {
         let key = handles.open(call, name, access)?;
         let parts = match key.value_type() {
             ValueType::Empty => 0,
-            ValueType::ZSet => key.score_of(&PARTS).flatten().ok_or(FOREIGN)?,
+            ValueType::ZSet => key.score_of(&PARTS).flatten().filter(|&parts| parts > 0).ok_or(FOREIGN)?,
             _ => return Err(Error::WrongType),
         };
         Ok(Self { key, parts })

@@ -18,6 +18,8 @@ const MILLI: i128 = 1_000_000;
 const MICRO: i128 = 1_000;
 const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 86_400;
+/// By how much the end of a window may change when its key is moved to another server.
+const MOVED: i128 = SECOND;
 
 /// The millisecond at which a key without expiry expires, and the wait for something that never comes.
 pub const ENDLESS: i128 = 1 << 80;
@@ -607,8 +609,11 @@ impl Model {
             (Limit::Fixed { window, .. }, &State::Count { used, end }) => {
                 let start = match *window {
                     Window::Period(period) => end - ceil(period, MILLI) * MILLI,
-                    Window::Calendar { .. } => boundaries(*window, end - 1).0,
-                    Window::Until(own) if end == ceil(own, MILLI) * MILLI => i128::MIN,
+                    Window::Calendar { .. } => match boundaries(*window, end - 1).0 {
+                        boundary if is_end(boundary, end, now) => boundaries(*window, boundary - 1).0,
+                        boundary => boundary,
+                    },
+                    Window::Until(own) if is_end(ceil(own, MILLI) * MILLI, end, now) => i128::MIN,
                     Window::Until(_) => i128::MAX,
                     Window::Total(_) => i128::MIN,
                 };
@@ -722,6 +727,11 @@ impl Model {
         let standing = look(limit, self.state(key, limit)?, self.now, None);
         Ok(Row { limited: false, retry: Some(retry), ..standing })
     }
+}
+
+/// Whether the window that ends at `end` is the one that was to end at `known`.
+const fn is_end(known: i128, end: i128, now: i128) -> bool {
+    now < known && (known - end).abs() <= MOVED
 }
 
 /// Settles one key.

@@ -56,6 +56,10 @@ const OPTIONS: [&str; 22] = [
     "LOG", "DAY", "RESET", "ONCE", "ELSE", "SPILL", "TOTAL", "IDLE", "HOLD",
 ];
 
+/// Changes the expiry of a key by some milliseconds, as `MIGRATE` may.
+const MOVE: &str = "local at = redis.call('PEXPIRETIME', KEYS[1])
+if at > 0 then redis.call('PEXPIREAT', KEYS[1], at + ARGV[1]) end";
+
 /// The largest number of each unit that 292 years hold, as the module states it in its errors.
 const MOST: [(&str, i64); 3] =
     [("S", 9_223_372_036), ("MS", 9_223_372_036_854), ("US", 9_223_372_036_854_775)];
@@ -445,10 +449,15 @@ impl Calls {
             let mut hold = vec!["HOLD".to_owned(), key.to_string()];
             if name == "MSETTLE" || !self.one_in(4) {
                 if name != "MSETTLE" {
-                    let period = if self.one_in(3) { self.period(unit) } else { self.rng.i64(1..10) };
+                    // Longer than most windows, so that units are held of windows that have ended.
+                    let period = match self.rng.u32(0..6) {
+                        0..=1 => self.rng.i64(1..10),
+                        2 => self.period(unit),
+                        _ => self.rng.i64(1..=10_000 * [1, 1_000, 1_000_000][unit]),
+                    };
                     hold.push(period.to_string());
                 }
-                hold.push(format!("{}", self.rng.u32(0..4)));
+                hold.push(["0", "1", "owner", "the owner"][self.rng.usize(0..4)].to_owned());
             }
             options.push(hold);
         }
@@ -496,15 +505,27 @@ impl Calls {
         vec!["SET".to_owned(), integers.join(" ")]
     }
 
-    /// Something that another program does to the key, as the command without the key.
+    /// Something that another program does to the key.
     pub fn interference(&mut self, key: usize, wall: i64) -> Vec<String> {
+        let mut words = self.words_of_interference(key, wall);
+        let at = if words[0] == "EVAL" { 3 } else { 1 };
+        words.insert(at, key.to_string());
+        words
+    }
+
+    /// The command without the key.
+    fn words_of_interference(&mut self, key: usize, wall: i64) -> Vec<String> {
         let text = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let soon = (wall / 1_000_000 + self.rng.i64(1..100_000)).to_string();
         match self.rng.u32(0..24) {
             0..=7 => text(&["DEL"]),
             8 => text(&["PERSIST"]),
             9 => text(&["LPUSH", "x"]),
-            10..=11 => text(&["PEXPIREAT", &soon]),
+            10 => text(&["PEXPIREAT", &soon]),
+            11..=12 => {
+                let by = self.rng.i64(-1_001..=1_001) / [1, 100][self.rng.usize(0..2)];
+                text(&["EVAL", MOVE, "1", &by.to_string()])
+            }
             _ if key >= KEYS + REPLIES => {
                 text([&["ZADD", "0", "zebra"][..], &["ZREM", "parts"]][self.rng.usize(0..2)])
             }
@@ -592,7 +613,8 @@ impl Calls {
             50..=64 => rng.i64(0..10),
             65..=79 => rng.i64(0..5_000),
             80..=94 => rng.i64(0..5_000_000),
-            95..=98 => rng.i64(0..4_000_000_000),
+            95..=97 => rng.i64(0..100_000_000),
+            98 => rng.i64(0..4_000_000_000),
             _ => rng.i64(0..2_000_000_000_000),
         };
         micros * 1000

@@ -59,8 +59,7 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32, about: About) -> Res
         if random.rng().u32(0..25) == 0 {
             let key =
                 if random.rng().u32(0..4) == 0 { KEYS + random.rng().usize(0..REPLIES + HOLDS) } else { key };
-            let mut interference = random.interference(key, wall);
-            interference.insert(1, key.to_string());
+            let interference = random.interference(key, wall);
             for database in DATABASES {
                 both.client.call(&["SELECT", database]);
                 let _ = both.client.ask(&interference); // LPUSH on a string fails on both

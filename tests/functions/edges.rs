@@ -7,7 +7,7 @@ use redis_cell_core::hold::member;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// The purpose of the commands before the call, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 61] = [
+const EDGES: [(&[&str], &str, &str); 73] = [
     // A limit that the library remembers, with another unit.
     (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
@@ -65,11 +65,39 @@ const EDGES: [(&[&str], &str, &str); 61] = [
         "CL.MPEEK d FIXED 1 60 0 k LEASE 2 9 me ELSE m FIXED 5 60 0 HOLD h 60 me",
         "[0, 1, 0, -1, 60, 0, 1, 1, 0, 60, 60, 0, 0, 2, 2, -1, 0, 1, 0, 5, 5, -1, 0, 0]",
     ),
+    // No key of holds has no parts.
+    (&["ZADD k 0 parts"], "CL.MSETTLE q FIXED 9 60 1 HOLD k me", "ERR the key does not hold"),
+    // Names of more than one word of 32 bits, of which the scores are hashes.
+    (
+        &["DEL the-quota"],
+        "CL.MTAKE the-quota FIXED 5 60 2 HOLD k 60 the-owner",
+        "[0, 5, 3, -1, 60, 0, 5, 3, -1, 60]",
+    ),
     // Units come back to their window if its end has moved by less than a second, and to no other window.
     (MOVED, "CL.MSETTLE k FIXED 5 60 1 HOLD h me", "[0, 5, 4, -1, 61, 0, 5, 4, -1, 61]"),
     (MOVED, "CL.MTAKE k FIXED 5 60 1 HOLD h 60 me", "[0, 5, 1, -1, 61, 0, 5, 1, -1, 61]"),
     (OTHER, "CL.MSETTLE k FIXED 5 60 1 HOLD h me", "[0, 5, 2, -1, 70, 0, 5, 2, -1, 70]"),
     (OTHER, "CL.MTAKE k FIXED 5 60 1 HOLD h 60 me", "[0, 5, 1, -1, 70, 0, 5, 1, -1, 70]"),
+    (ENDED, "CL.MTAKE k FIXED 5 60 1 HOLD h 60 you", "[0, 5, 1, -1, 70, 0, 5, 1, -1, 70]"),
+    (
+        &["CL.MTAKE q FIXED 5 60 3 HOLD k 60 me", "PEXPIREAT q 1800000060005"],
+        "CL.MTAKE q FIXED 5 60 1 HOLD k 60 me",
+        "[0, 5, 1, -1, 61, 0, 5, 1, -1, 61]",
+    ),
+    // Units of an earlier window.
+    (&EARLIER, "CL.MSETTLE q FIXED 5 60 1 HOLD k me", "[0, 5, 3, -1, 70, 0, 5, 3, -1, 70]"),
+    (
+        &[EARLIER[0], EARLIER[1], EARLIER[2], "PEXPIREAT q 1800000080000"],
+        "CL.MTAKE q FIXED 5 60 1 HOLD k 60 me",
+        "[0, 5, 1, -1, 80, 0, 5, 1, -1, 80]",
+    ),
+    // The same with AGO.
+    (MONTH_MOVED, "CL.MSETTLE k FIXED 5 MONTH -1 AGO 0", "[0, 5, 3, -1, 1440001, 0, 5, 3, -1, 1440001]"),
+    (MONTH_OTHER, "CL.MSETTLE k FIXED 5 MONTH -1 AGO 0", "[0, 5, 2, -1, 1440002, 0, 5, 2, -1, 1440002]"),
+    (UNTIL_MOVED, "CL.MSETTLE k FIXED 5 UNTIL 1800000060 -1 AGO 0", "[0, 5, 3, -1, 59, 0, 5, 3, -1, 59]"),
+    (UNTIL_OTHER, "CL.MSETTLE k FIXED 5 UNTIL 1800000060 -1 AGO 0", "[0, 5, 2, -1, 59, 0, 5, 2, -1, 59]"),
+    (PASSED, "CL.MSETTLE k FIXED 5 UNTIL 1800000000 -1 AGO 5", "[0, 5, 2, -1, 1, 0, 5, 2, -1, 1]"),
+    (PASSED, "CL.MSETTLE k FIXED 5 HOUR -1 AGO 5", "[0, 5, 2, -1, 1, 0, 5, 2, -1, 1]"),
     // A refusal takes nothing, although a chain would admit the call.
     (
         FULL,
@@ -170,6 +198,22 @@ const EDGES: [(&[&str], &str, &str); 61] = [
 const RENEWABLE: &[&str] = &["DEL d h", "CL.MTAKE d FIXED 5 60 2 HOLD h 60 me"];
 const MOVED: &[&str] = &["DEL h", "CL.MTAKE k FIXED 5 60 3 HOLD h 60 me", "PEXPIREAT k 1800000060005"];
 const OTHER: &[&str] = &["DEL h", "CL.MTAKE k FIXED 5 60 3 HOLD h 60 me", "PEXPIREAT k 1800000070000"];
+const ENDED: &[&str] = &[
+    "DEL h m",
+    "CL.MTAKE k FIXED 5 60 3 HOLD h 60 me",
+    "CL.MSETTLE m FIXED 5 60 0 HOLD h me",
+    "PEXPIREAT k 1800000070000",
+];
+const EARLIER: [&str; 3] = [
+    "CL.MTAKE q FIXED 5 60 2 HOLD k 60 me",
+    "PEXPIREAT q 1800000070000",
+    "CL.MTAKE q FIXED 5 60 1 HOLD k 60 me",
+];
+const MONTH_MOVED: &[&str] = &["CL.FIXED k 5 MONTH 3", "PEXPIREAT k 1801440001000"];
+const MONTH_OTHER: &[&str] = &["CL.FIXED k 5 MONTH 3", "PEXPIREAT k 1801440001001"];
+const UNTIL_MOVED: &[&str] = &["CL.FIXED k 5 UNTIL 1800000060 3", "PEXPIREAT k 1800000059000"];
+const UNTIL_OTHER: &[&str] = &["CL.FIXED k 5 UNTIL 1800000060 3", "PEXPIREAT k 1800000058999"];
+const PASSED: &[&str] = &["SET k 3 PXAT 1800000000500"];
 const FULL: &[&str] = &["DEL h", "ZADD h 100000 parts", "PEXPIREAT h 1800000060000"];
 const WINDOW_AHEAD: &str = "HSET k window 1800000060000000000 current 5 previous 3";
 const LOG_AHEAD: &str = "ZADD k 1800000060000000 1800000060000000-0";
