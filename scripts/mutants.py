@@ -53,7 +53,7 @@ WRAPPED = {"BinaryOperator": ("binary_expression", "compound_assignment_expr"), 
 Node = tree_sitter.Node
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
 # How many histories of seeds there are, and how many of those that reach its place are tried with a mutant.
-SEEDS, MOST = int(os.environ.get("SEEDS", "200")), int(os.environ.get("MOST", "24"))
+SEEDS, MOST = int(os.environ.get("SEEDS", "500")), int(os.environ.get("MOST", "100"))
 # The suites, by the variables that name their binaries, with the parts that are run.
 SUITES: dict[str, list[str]] = {"LIVE": [], "RELIABILITY": ["nested::", "clock::", "cluster::", "failover::", "holds::"]}
 
@@ -445,10 +445,13 @@ class Run:
         return reach
 
     def tested(self, mutant: Mutant, reach: dict[str, dict]) -> str | None:
-        """Returns the test that finds a mutant: the first of those that reach its place, the most specific first."""
+        """Returns the test that finds a mutant: the first of those that reach its place, the tests of a file of the same
+        name first, and then the most specific ones."""
+        own = f"{pathlib.Path(mutant.file).stem}::"
         able = [(n, t) for n, t in reach.items() if not t["failed"] and (mutant.alone or mutant.number in t["reached"])]
         for binary in SUITES:
-            left = [n for n, t in sorted(able, key=lambda test: len(test[1]["reached"])) if t["binary"] == binary]
+            left = [n for n, t in able if t["binary"] == binary]
+            left.sort(key=lambda name: (not name.startswith(own), len(reach[name]["reached"])))
             size = 8
             while left:
                 batch = left[:size]
