@@ -445,8 +445,8 @@ class Run:
         return reach
 
     def tested(self, mutant: Mutant, reach: dict[str, dict]) -> str | None:
-        """Returns the test that finds a mutant: the first of those that reach its place, the tests of a file of the same
-        name first, and then the most specific ones."""
+        """Returns the test that finds a mutant, of those that reach it: the tests of a file of the same name come
+        first, and then the most specific ones."""
         own = f"{pathlib.Path(mutant.file).stem}::"
         able = [(n, t) for n, t in reach.items() if not t["failed"] and (mutant.alone or mutant.number in t["reached"])]
         for binary in SUITES:
