@@ -53,7 +53,7 @@ WRAPPED = {"BinaryOperator": ("binary_expression", "compound_assignment_expr"), 
 Node = tree_sitter.Node
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
 # How many histories of seeds there are, and how many of those that reach its place are tried with a mutant.
-SEEDS, MOST = int(os.environ.get("SEEDS", "200")), int(os.environ.get("MOST", "24"))
+SEEDS, MOST = int(os.environ.get("SEEDS", "500")), int(os.environ.get("MOST", "100"))
 # The suites, by the variables that name their binaries, with the parts that are run.
 SUITES: dict[str, list[str]] = {"LIVE": [], "RELIABILITY": ["nested::", "clock::", "cluster::", "failover::", "holds::"]}
 
@@ -70,6 +70,7 @@ class Mutant:
     start: int
     end: int
     alone: bool = False
+    const: str = ""  # the name of its function, if that is `const`
     text: str = ""
     dropped: str = ""
 
@@ -92,16 +93,17 @@ def ancestors(node: Node | None):
         node = node.parent
 
 
-def is_constant(node: Node) -> bool:
-    """Returns whether the code at a node is computed by the compiler, or may be."""
-    for around in ancestors(node):
-        if around.type in ("const_item", "static_item", "const_block"):
-            return True
-        if around.type == "function_item":
-            return any(
-                child.type == "function_modifiers" and b"const" in child.text.split() for child in around.children
-            )
-    return True
+def function(node: Node) -> Node | None:
+    """Returns the function that contains a node; None for code that the compiler computes, as in a constant."""
+    kinds = ("const_item", "static_item", "function_item", "source_file")
+    around = next(around for around in ancestors(node) if around.type in kinds)
+    return around if around.type == "function_item" else None
+
+
+def constness(function: Node) -> Node | None:
+    """Returns the word `const` of a function."""
+    modifiers = (child for child in function.children if child.type == "function_modifiers")
+    return next((word for child in modifiers for word in child.children if word.type == "const"), None)
 
 
 def place(mutant: Mutant, root: Node, text: bytes) -> tuple[int, int, str, str] | None:
@@ -133,10 +135,23 @@ def planted(text: bytes, mutants: list[Mutant]) -> bytes:
     root = PARSER.parse(text).root_node
     condition = "crate::mutant" if mutants[0].file.startswith("core/") else "redis_cell_core::mutant"
     inserts: list[tuple[int, int, int, str]] = []  # where, closing before opening, the order there
+    # What functions compute in constants, they compute when they run, except for the elements of arrays.
+    blocks = (root.descendant_for_byte_range(word.start(), word.end()) for word in re.finditer(rb"\bconst \{", text))
+    blocks = (block for block in blocks if block.type == "const_block" and block.parent.type != "array_expression")
+    words = {block.start_byte for block in blocks if function(block)}
+    iterators: set[tuple[int, int]] = set()
     branches: dict[tuple[int, int, str], list[tuple[Mutant, str]]] = {}
     for mutant in mutants:
         here = f"{condition}({mutant.number})"
-        if mutant.genre == "FnValue":
+        if mutant.const:
+            words.add(constness(function(root.descendant_for_byte_range(mutant.start, mutant.start + 1))).start_byte)
+        if mutant.genre == "FnValue" and "-> impl Iterator" in mutant.name:
+            # Both iterators are one type: that of the code, of which nothing is taken, and then the mutant's.
+            new = f"/*<{mutant.number}*/.take(if {here} {{ 0 }} else {{ usize::MAX }})"
+            new += f".chain(({mutant.replacement}).take(usize::from({here})))/*{mutant.number}>*/"
+            inserts.append((mutant.end, 0, 10**8 + mutant.number, new))
+            iterators.add((mutant.start, mutant.end))
+        elif mutant.genre == "FnValue":
             new = f"/*<{mutant.number}*/if {here} {{ return {mutant.replacement}; }}/*{mutant.number}>*/ "
             inserts.append((mutant.start, 1, 0, new))
         elif mutant.genre == "MatchArm":
@@ -167,6 +182,10 @@ def planted(text: bytes, mutants: list[Mutant]) -> bytes:
         )
         inserts.append((start, 2, start - end, f"{before}({chain}{{ ("))
         inserts.append((end, 0, end - start, ") })"))
+    for start, end in iterators:
+        inserts += [(start, 1, 0, "({"), (end, 0, 10**8, "})")]
+    for word in words:
+        text = text[:word] + b"     " + text[word + len(b"const") :]
     out, last = [], 0
     for where, _, _, new in sorted(inserts, key=lambda insert: insert[:3]):
         out += [text[last:where], new.encode()]
@@ -176,7 +195,7 @@ def planted(text: bytes, mutants: list[Mutant]) -> bytes:
 
 def environment(copy: pathlib.Path) -> dict[str, str]:
     """Returns the variables of a build in the copy."""
-    return {**os.environ, "CARGO_TARGET_DIR": str((copy / "target").resolve()), "RUSTFLAGS": "--cap-lints allow"}
+    return {**os.environ, "CARGO_TARGET_DIR": str((copy / "target").resolve())}
 
 
 def errors(copy: pathlib.Path, is_core: bool) -> list[dict]:
@@ -247,8 +266,11 @@ def build(listed: str, copy: pathlib.Path) -> None:
         for mutant in mutants:
             if mutant.file == file:
                 node = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
-                # A value of `impl Trait` has one type, so that its mutant cannot stand beside the code.
-                mutant.alone = "-> impl " in mutant.name or is_constant(node)
+                # A function may begin with a constant of its own.
+                whole = (n for n in ancestors(node) if n.type == "function_item")
+                around = next(whole, None) if mutant.genre == "FnValue" else function(node)
+                mutant.alone = around is None
+                mutant.const = around.child_by_field_name("name").text.decode() if around and constness(around) else ""
                 # tests/live/metadata.rs reads every field of the descriptions of all commands: one mutant of each will do.
                 if field := re.search(r"delete field \w+ from struct Spec expression$", mutant.name):
                     mutant.dropped = "like another one" if field[0] in fields else ""
@@ -267,6 +289,13 @@ def build(listed: str, copy: pathlib.Path) -> None:
             break
         before = sum(bool(m.dropped or m.alone) for m in mutants)
         for error in found:
+            # A `const` function that constants need, as the message says: `core::Type::name`.
+            needed = re.match(r"cannot call non-const .*?(\w+)(?:::<.*>)?` in ", error["message"])
+            if needed and needed[1] != "mutant":
+                for mutant in mutants:
+                    if mutant.const == needed[1]:
+                        mutant.alone, mutant.const = True, ""
+                continue
             for number in guilty(copy, error, mutants):
                 mutants[number - 1].dropped = error["message"]
         left_out = sum(bool(m.dropped or m.alone) for m in mutants) - before
@@ -301,6 +330,13 @@ class Run:
         self.seconds: dict[str, float] = {}
         with contextlib.suppress(FileNotFoundError):
             self.found = json.loads((copy / "found.json").read_text())
+
+        lines = pathlib.Path("scripts/mutants.txt").read_text().splitlines()
+        self.patterns = [line for line in lines if line and not line.startswith("#")]
+
+    def is_listed(self, mutant: Mutant) -> bool:
+        """Returns whether the list has a mutant."""
+        return any(re.search(pattern, mutant.name) for pattern in self.patterns)
 
     def keep(self) -> None:
         """Writes which mutants do not compile."""
@@ -409,10 +445,13 @@ class Run:
         return reach
 
     def tested(self, mutant: Mutant, reach: dict[str, dict]) -> str | None:
-        """Returns the test that finds a mutant: the first of those that reach its place, the most specific first."""
+        """Returns the test that finds a mutant, of those that reach it: the tests of a file of the same name come
+        first, and then the most specific ones."""
+        own = f"{pathlib.Path(mutant.file).stem}::"
         able = [(n, t) for n, t in reach.items() if not t["failed"] and (mutant.alone or mutant.number in t["reached"])]
         for binary in SUITES:
-            left = [n for n, t in sorted(able, key=lambda test: len(test[1]["reached"])) if t["binary"] == binary]
+            left = [n for n, t in able if t["binary"] == binary]
+            left.sort(key=lambda name: (not name.startswith(own), len(reach[name]["reached"])))
             size = 8
             while left:
                 batch = left[:size]
@@ -460,7 +499,7 @@ class Run:
             list(pool.map(test, sorted(left, key=lambda mutant: mutant.alone)))
 
     def whole(self) -> None:
-        """Runs every mutant of the module that is not found yet."""
+        """Runs every mutant of the module that is not found yet; those of the list only in the simulator."""
         left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
         histories = self.histories()
 
@@ -492,17 +531,16 @@ class Run:
         reach = self.reach()
         self.seconds = {name: test["seconds"] for name, test in reach.items()}
         with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:  # they mostly wait for their servers
-            list(pool.map(test, [m for m in left if not m.alone and m.name not in self.found]))
+            left = [m for m in left if m.name not in self.found and not self.is_listed(m)]
+            list(pool.map(test, [m for m in left if not m.alone]))
             list(pool.map(alone, [m for m in left if m.alone]))
 
     def report(self) -> None:
         """Prints how many were found by what, and fails if one was not found that is not in the list."""
-        lines = pathlib.Path("scripts/mutants.txt").read_text().splitlines()
-        listed = [line for line in lines if line and not line.startswith("#")]
         runs = [m for m in self.mutants if not m.dropped]
-        missed = [m.name for m in runs if m.name not in self.found]
+        missed = [m for m in runs if m.name not in self.found]
         by = [self.found[m.name].split(":")[0] for m in runs if m.name in self.found]
-        unknown = [name for name in missed if not any(re.search(pattern, name) for pattern in listed)]
+        unknown = [m.name for m in missed if not self.is_listed(m)]
         print(
             f"{len(self.mutants)} mutants: {len(self.mutants) - len(runs)} do not compile or are like others, "
             f"{by.count('simulator')} found by the simulator, {by.count('test')} by tests, "

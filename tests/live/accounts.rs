@@ -92,9 +92,11 @@ fn what_is_wrong_with_a_total_is_said() {
         ("CL.MTAKE k FIXED 5 TOTAL IDLE 5", syntax),
         ("CL.FIXED k 5 TOTAL x", "ERR quantity must be an integer from 0 to 9223372036854775807"),
         ("CL.MSETTLE k RESET -1 FIXED 5 60 -1 AGO 1", "ERR RESET must be an integer from 0 to 9223372036"),
+        ("CL.MSETTLE k RESET -1 LOG 5 60 -1 AGO 1", "ERR RESET must be an integer from 0 to 9223372036"),
     ] {
         assert_eq!(client.error(call), error, "{call}");
     }
+    assert_eq!(rows(&mut client, "CL.MSETTLE k RESET -1 FIXED 5 TOTAL -1 AGO 1")[1][..3], [0, 5, 5]);
     assert_eq!(client.int("DBSIZE"), 0);
 }
 

@@ -57,6 +57,29 @@ fn what_is_settled_is_what_was_used() {
     assert_eq!(counts(&mut client), ["0", "4", "0"]);
 }
 
+/// A call of quantities 0 renews what is held of a limiter in debt, which refuses every other call. A place
+/// that the owner does not hold is refused.
+#[test]
+fn a_limiter_in_debt_does_not_refuse_what_renews() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(&mut client, "CL.MTAKE q FIXED 5 3600 5 HOLD h 60 me");
+    rows(&mut client, "CL.MSETTLE q FIXED 5 3600 3");
+    rows(&mut client, "CL.MTAKE place LEASE 1 60 other");
+    for (call, refused) in [
+        ("q FIXED 5 3600 0 HOLD h 60 me", 0),
+        ("q FIXED 5 3600 0 free LEASE 1 60 me HOLD h 60 me", 0),
+        ("q FIXED 5 3600 0 place LEASE 1 60 me HOLD h 60 me", 1),
+        ("q FIXED 5 3600 0 HOLD h 60 another", 1),
+        ("q FIXED 5 3600 0 HOLD h", 1),
+        ("q FIXED 5 3600 1 HOLD h 60 me", 1),
+    ] {
+        for verb in ["MPEEK", "MTAKE"] {
+            assert_eq!(first(&mut client, &format!("CL.{verb} {call}"))[0], refused, "{verb} {call}");
+        }
+    }
+}
+
 #[test]
 fn what_has_run_out_comes_back_before_the_next_decision() {
     let (_server, mut client) = Server::with_client();

@@ -146,3 +146,16 @@ fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
     ];
     assert_eq!(stream.effects(&server), propagated(0, expected));
 }
+
+/// A lease that ends before the key does is neither moved nor forgotten beside one that ends later.
+#[test]
+fn a_life_that_was_shortened_leaves_earlier_leases_as_they_are() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 3 1000 a");
+    client.call("CL.ACQUIRE k 3 100000 b");
+    client.call("EXPIRE k 3600");
+    let seen = client.ints("CL.ACQUIRE k 2 7200 c");
+    assert_eq!(seen[..3], [1, 2, 0]);
+    assert!((900..=1000).contains(&seen[3]), "{seen:?}");
+}

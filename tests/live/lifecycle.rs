@@ -3,21 +3,25 @@
 use crate::common::{Client, Options, Server, faulty_module_path, module_path, requires};
 use redis::Value;
 
-fn module_names(client: &mut Client) -> Vec<String> {
+/// The versions of the loaded modules that are called `redis-cell`.
+fn versions(client: &mut Client) -> Vec<i64> {
     let Value::Array(modules) = client.call("MODULE LIST") else { panic!("MODULE LIST answered no array") };
-    let name = |module: Value| match module {
-        Value::Array(fields) => redis::from_redis_value::<String>(fields[1].clone()).unwrap(),
+    let named = |module: Value| match module {
+        Value::Array(fields) => {
+            let name: String = redis::from_redis_value(fields[1].clone()).unwrap();
+            (name == "redis-cell").then(|| redis::from_redis_value(fields[3].clone()).unwrap())
+        }
         seen => panic!("MODULE LIST: {seen:?}"),
     };
-    modules.into_iter().map(name).collect()
+    modules.into_iter().filter_map(named).collect()
 }
 
 #[test]
-fn is_listed_under_its_name() {
+fn is_listed_under_its_name_with_its_version() {
     let server = Server::start();
-    // Some servers come with modules of their own.
-    let names = module_names(&mut server.connect());
-    assert_eq!(names.iter().filter(|name| *name == "redis-cell").count(), 1, "{names:?}");
+    let numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<i64>().unwrap());
+    let version = numbers.fold(0, |version, number| 100 * version + number);
+    assert_eq!(versions(&mut server.connect()), [version]);
 }
 
 #[test]
@@ -28,7 +32,7 @@ fn loading_it_twice_is_an_error() {
     let error = client.error(&["MODULE", "LOAD", &module_path().display().to_string()]);
     assert!(error.starts_with("ERR "), "{error}");
     server.assert_alive("a second MODULE LOAD");
-    assert_eq!(module_names(&mut client).iter().filter(|name| *name == "redis-cell").count(), 1);
+    assert_eq!(versions(&mut client).len(), 1);
     assert_eq!(client.snapshot("k"), before);
     assert_eq!(client.throttle_checked("k", "9 10 3600 7")[0], 1);
 }
@@ -41,7 +45,7 @@ fn unloading_and_loading_keeps_the_state() {
     for _ in 0..3 {
         client.call("MODULE UNLOAD redis-cell");
         assert!(client.error("CL.THROTTLE k 9 10 3600").contains("unknown command"));
-        assert!(!module_names(&mut client).contains(&"redis-cell".to_owned()));
+        assert!(versions(&mut client).is_empty());
         client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
         assert_eq!(client.snapshot("k"), before);
         assert_eq!(client.throttle_checked("k", "9 10 3600 7")[0], 1);
@@ -125,6 +129,6 @@ fn a_bare_server_knows_nothing_of_it() {
     // A test of the harness: the other tests see the module's own behavior.
     let server = Options::new().without_module().start();
     let mut client = server.connect();
-    requires!(!module_names(&mut client).contains(&"redis-cell".to_owned()), "the server brings its own");
+    requires!(versions(&mut client).is_empty(), "the server brings its own");
     assert!(!client.has_command("CL.THROTTLE"));
 }
