@@ -57,7 +57,7 @@ test-all: # everything, as CI runs it: make test, then test-proofs to test-shipp
 test-core: # the algorithms, without a server
 	@scripts/test.sh core
 
-test-models: # every state of a small world in which clients wait
+test-models: # every state of small worlds in which clients call the core
 	@scripts/test.sh models
 
 test-simulator: # the module in a simulated server: kept histories, and those of fixed seeds

@@ -24,10 +24,10 @@ stage_core() {
     suite "core" cargo test --locked -p redis-cell-core
 }
 
-# Every state of a small world in which clients wait, and the checker of histories.
+# Every state of small worlds in which clients call the core.
 stage_models() {
     need_compiler
-    suite "model of a queue" cargo test --profile models --locked -p redis-cell-verify
+    suite "models of the core" cargo test --profile models --locked -p redis-cell-verify
 }
 
 # plain NAME ARGUMENT...: runs tests by `cargo test` with a plain build and this machine's own server. The tests are not
@@ -163,8 +163,8 @@ stage_platforms() {
 # The clients of clients/, with this machine's own server. They mostly wait.
 stage_clients() { clients newest rust; }
 
-# The Python package in other libraries, such as FastAPI, FastMCP and LiteLLM's proxy, with its pages and types, and with
-# the oldest redis-py; the tests of the library limits; Node.
+# The Python package in other libraries, such as FastAPI, FastMCP and LiteLLM's proxy, with its pages and types, and
+# with the oldest redis-py; the tests of the library limits; Node.
 stage_adapters() { clients litellm frameworks oldest limits node; }
 
 clients() {
@@ -173,8 +173,8 @@ clients() {
     two_at_a_time client "$@"
 }
 
-# client NAME: runs the suites of a client: the Python package with the newest redis-py, with the oldest supported one, in
-# frameworks, behind LiteLLM's proxy, and as storages of the library limits; the Rust package; the stores for Node.
+# client NAME: runs the suites of a client: the Python package with the newest redis-py, with the oldest supported one,
+# in frameworks, behind LiteLLM's proxy, and as storages of the library limits; the Rust package; the stores for Node.
 client() {
     # Their tests mostly wait.
     local python side_by_side=(--numprocesses $((2 * $(nproc))) --dist worksteal)

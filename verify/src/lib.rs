@@ -1,16 +1,15 @@
-//! A model of the core, which a machine checks state by state; a checker of [`histories`] of real servers;
-//! and the [`table`] of calls that the proofs are compared with.
+//! Models of the core, which a machine checks state by state.
 //!
-//! The model, [`queue`], is a small world: a key, a few clients, a clock that ticks. Its actions call the
-//! functions of the core that the module calls, in every order that is possible within its [`Size`]; the
-//! model itself decides nothing. A property of one state is a function of that state. A property of a step is
-//! checked in the step, and the result is kept in the state.
+//! Each model is a small world: a key, a few clients, a clock that ticks. Its actions call the functions of
+//! the core that the module calls, in every order that is possible within its [`Size`]; the model itself
+//! decides nothing. A property of one state is a function of that state. A property of a step is checked in
+//! the step, and the result is kept in the state.
 //!
-//! The model has defects: mistakes of the callers of the core. With a defect, the checker must find a
-//! property that does not hold; otherwise the property is worthless.
+//! Each model has defects: mistakes of the callers of the core, or of the network between the processes. With
+//! a defect, the checker must find a property that does not hold; otherwise the property is worthless.
 //!
-//! `sometimes` properties assert that the model reaches the situations that it is about. Without them, a
-//! model in which nothing happens would satisfy all other properties.
+//! `sometimes` properties assert that a model reaches the situations that it is about. Without them, a model
+//! in which nothing happens would satisfy all other properties.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,6 +23,7 @@
 #![allow(clippy::struct_excessive_bools, reason = "the state of a model is what has happened")]
 
 pub mod histories;
+pub mod leases;
 pub mod queue;
 pub mod table;
 
@@ -53,13 +53,6 @@ pub struct Report {
     pub broken: Vec<(&'static str, String)>,
     /// The situations that the model should reach and did not.
     pub missed: Vec<&'static str>,
-}
-
-impl Report {
-    /// Fails if a property does not hold, or if a situation is not reached.
-    pub fn assert_holds(&self) {
-        assert!(self.broken.is_empty() && self.missed.is_empty(), "{self:#?}");
-    }
 }
 
 /// Explores every state of a model.
@@ -148,7 +141,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Adds units that act at this instant, which is not before an earlier call's.
+    /// Units that act at an instant, which is not before any other.
     fn acts(&mut self, at: u64, units: i64) {
         self.pass(at);
         self.level += units.unsigned_abs() * UNIT;

@@ -141,8 +141,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sets the delay of the proxy so that a round trip takes [`ROUND_TRIP`] with what the proxy itself, the client
-/// and the server need.
+/// Sets the delay of the proxy so that a round trip takes [`ROUND_TRIP`] with what the proxy itself, the
+/// client and the server need.
 async fn adjust(slow: &redis::Client) -> Result<(), Box<dyn Error>> {
     let mut connection = connect(slow).await?;
     for _ in 0..5 {

@@ -725,7 +725,8 @@ impl Writer {
         Step::Pass(nanos.max(0))
     }
 
-    /// Enough time for what is due, and often too little for the server's cron, which mends what was forgotten.
+    /// Enough time for what is due, and often too little for the server's cron, which mends what was
+    /// forgotten.
     fn soon(&mut self) -> i64 {
         self.random.i64(30..70) * MILLI
     }
