@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from copy import copy
@@ -176,6 +177,9 @@ def _connecting(kind: Any) -> Callable[..., Any]:
             return kind._connect(self)
         try:
             return made.result(max(0, deadline.left))
+        except FutureTimeoutError:  # another class before Python 3.11
+            made.add_done_callback(_close)
+            raise TimeoutError("no connection in time") from None
         except BaseException:
             made.add_done_callback(_close)
             raise
