@@ -533,13 +533,13 @@ impl Judge {
         self.compared += 1;
         let came = answer.reply.shown();
         let agrees = match (&expected.reply, &answer.reply) {
-            // A call that is admitted behind clients that wait moves back later.
-            (Ok(reply), _) if !before.queued.is_empty() && reply.starts_with('0') && !call.looks() => {
-                first(&answer.reply) == Some(0)
-            }
             (Ok(reply), _) if expected.is_full => {
                 let rows = |reply: &str| reply.split_once(" | ").map(|(_, rows)| rows.to_owned());
                 first(&answer.reply) == Some(1) && rows(reply) == rows(&came)
+            }
+            // A call that is admitted behind clients that wait moves back later.
+            (Ok(reply), _) if !before.queued.is_empty() && reply.starts_with('0') && !call.looks() => {
+                first(&answer.reply) == Some(0)
             }
             (Ok(reply), _) => *reply == came,
             (Err(error), Reply::Error(text)) => {
