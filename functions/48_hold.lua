@@ -342,11 +342,14 @@ function Hold.look(hold, rows, keys, count, unit)
                         end
                         local slot = Book.find_slot(key, other, name)
                         local part = slot and slot.after
-                        if not part or not has_ended(part) then
+                        if not slot or part and not has_ended(part) then
                             foreign(HOLDS)
                         end
-                        hold.ended[k][#hold.ended[k] + 1] = part
-                        Book.remove_ended(other, name)
+                        -- A rate may have been removed with a window that ended before it.
+                        if part then
+                            hold.ended[k][#hold.ended[k] + 1] = part
+                            Book.remove_ended(other, name)
+                        end
                     end
                 end
             end

@@ -178,6 +178,9 @@ impl<'c> Seen<'_, '_, 'c> {
                     }
                 };
                 book.find(other, name);
+                if other.has_removed(name) {
+                    continue; // a rate, with a window that ended before it
+                }
                 let part = other.named(name).filter(|part| part.has_ended(*now));
                 of.ended.push(part.ok_or(hold::FOREIGN)?);
                 other.remove_ended(name, *now);

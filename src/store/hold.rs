@@ -119,6 +119,11 @@ impl<'n> Owner<'n> {
         slot.after
     }
 
+    /// Whether the call has removed the part of the limiter `key`.
+    pub fn has_removed(&mut self, key: &[u8]) -> bool {
+        self.slot(key).is_some_and(|slot| slot.after.is_none())
+    }
+
     /// How many of its parts are removed.
     pub fn removed(&self) -> u64 {
         self.slots().map(|slot| u64::from(slot.before.is_some() && slot.after.is_none())).sum()

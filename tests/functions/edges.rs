@@ -298,6 +298,26 @@ pub fn edges(library: &str) -> Result<(), String> {
             "ERR the key does not hold this limiter's state: expected the parts of holds, stored by HOLD";
         assert_eq!(reply.err().as_deref(), is_foreign.then_some(foreign), "{members:?}");
     }
+    // A rate is alone in the record, beside a window. Both have ended.
+    let mut words = ["ZADD", "k", "2", "parts"].map(str::to_owned).to_vec();
+    for (score, text) in [
+        (member::of_owner(b"me"), "id 2 me 1 r 1799999999000000000 1000000000 rate 0 1 - 1000000000"),
+        (member::of_owner(b"me"), "more 2 me 1 q"),
+        (
+            member::of_further(b"me", b"q"),
+            "part 2 me 1 q 1799999999000000000 1000000000 window 0 1 1800000030000000000",
+        ),
+        (member::of_key(b"r"), "end 1799999999000000000 1000000000 2 me 1 r"),
+        (member::of_key(b"q"), "end 1799999999000000000 1000000000 2 me 1 q"),
+    ] {
+        words.extend([score.to_string(), text.to_owned()]);
+    }
+    let before =
+        ["DEL r", "SET q 1 PXAT 1800000030000"].map(|call| call.split(' ').map(str::to_owned).collect());
+    let before: Vec<_> = before.into_iter().chain([words]).collect();
+    let call = "CL.MTAKE q FIXED 9 60 1 r THROTTLE 9 1 60 1 HOLD k 60 you";
+    let reply = same(&mut both, &before, call)?.map(|integers| format!("{integers:?}"));
+    assert_eq!(reply.as_deref(), Ok("[0, 9, 8, -1, 60, 0, 9, 8, -1, 60, 0, 10, 9, -1, 60]"));
     Ok(())
 }
 
