@@ -165,7 +165,7 @@ stage_clients() { clients newest rust; }
 
 # The Python package in other libraries, such as FastAPI, FastMCP and LiteLLM's proxy, with its pages and types, and
 # with the oldest redis-py; the tests of the library limits; Node.
-stage_adapters() { clients litellm frameworks oldest limits node; }
+stage_adapters() { clients frameworks oldest limits node litellm; }
 
 clients() {
     use_plain_build

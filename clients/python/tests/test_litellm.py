@@ -158,11 +158,11 @@ def proxies() -> Iterator[Proxies]:
             urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
         for url in urls:
             # The proxy listens when it has started; the kernel holds the request until then.
-            httpx.get(url + "/health/liveliness", timeout=120).raise_for_status()
+            httpx.get(url + "/health/liveliness", timeout=300).raise_for_status()
             # The first request of a process takes seconds, in which others would not be answered.
             body = {"model": "warm", "messages": [{"role": "user", "content": "hello"}]}
             headers = {"authorization": "Bearer sk-free-anybody"}
-            httpx.post(url + "/v1/chat/completions", json=body, headers=headers, timeout=120)
+            httpx.post(url + "/v1/chat/completions", json=body, headers=headers, timeout=300)
         made = Proxies(server, urls, upstreams)
         made.processes = processes
         yield made
