@@ -165,7 +165,7 @@ stage_clients() { clients newest rust; }
 
 # The Python package in other libraries, such as FastAPI, FastMCP and LiteLLM's proxy, with its pages and types, and
 # with the oldest redis-py; the tests of the library limits; Node.
-stage_adapters() { clients frameworks oldest limits node litellm; }
+stage_adapters() { clients frameworks oldest limits litellm node; }
 
 clients() {
     use_plain_build
@@ -179,7 +179,7 @@ client() {
     # Their tests mostly wait.
     local python side_by_side=(--numprocesses $((2 * $(nproc))) --dist worksteal)
     # The tests that need the newest frameworks and type checkers, which take longer than all others.
-    local frameworks=({agents,fastapi,fastmcp,http,httpx,pages,recipes,types}.py)
+    local frameworks=({types,agents,fastapi,fastmcp,http,httpx,pages,recipes}.py)
     frameworks=("${frameworks[@]/#/tests/test_}")
     case $1 in
     newest)
