@@ -292,6 +292,7 @@ if [[ $named == all ]]; then
 fi
 if [[ ! $named ]]; then
     need_compiler
+    say "building the tests of the first stages side by side: minutes, in which nothing is shown"
     two_at_a_time compile suite test || true # a build that fails is repeated, and reported, by its stage
 fi
 for stage in $stages; do
