@@ -267,33 +267,12 @@ stage_shipping() {
 # The examples that are programs of their own.
 stage_examples() { scripts/test-examples.sh; }
 
-# compile PROFILE: compiles the tests that run first. One build after the other would leave a processor idle at the end
-# of each, when only its last crate is left.
-compile() {
-    if [[ $1 == suite ]]; then
-        use_plain_build
-        cargo test --profile suite --locked --no-run -p redis-cell-simulator
-        cargo test --profile models --locked --no-run -p redis-cell-verify
-        python_venv clients/python/requirements/newest.txt clients/python
-    else
-        cargo test --locked --no-run -p redis-cell-core
-        cargo test --locked --no-run -p redis-cell-client
-        cargo test --locked --no-run --test live
-        cargo test --locked --no-run --test functions
-    fi
-}
-
 named=$*
 stages=${named:-core models simulator live container functions clients}
 if [[ $named == all ]]; then
     named=
     stages="core models simulator live container functions clients proofs libraries apps adapters reliability instructions servers platforms docker shipping"
     all=yes
-fi
-if [[ ! $named ]]; then
-    need_compiler
-    say "building the tests of the first stages side by side: minutes, in which nothing is shown"
-    two_at_a_time compile suite test || true # a build that fails is repeated, and reported, by its stage
 fi
 for stage in $stages; do
     start=$SECONDS
