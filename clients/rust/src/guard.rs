@@ -125,8 +125,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
                 let cmd = call::take(key, limit, quantity)?;
                 self.outage.learn(ask(&self.connection, self.timeout, &cmd).await)
             }
-            (Err(error), _) => {
-                local::check(limit, quantity)?; // merged calls check it when they are sent
+            (Err(error), merged) => {
+                if merged.is_some() {
+                    local::check(limit, quantity)?; // a merged call checks it when it is sent
+                }
                 Err(error)
             }
         };

@@ -215,6 +215,7 @@ fn read(
         .map_err(|error| (redis::ErrorKind::Client, "invalid arguments", error.to_string()).into())
 }
 
+/// Reads the limit from its arguments, and decides.
 fn decide(
     state: Option<State>,
     share: Limit,

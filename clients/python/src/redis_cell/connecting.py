@@ -177,11 +177,10 @@ def _connecting(kind: Any) -> Callable[..., Any]:
             return kind._connect(self)
         try:
             return made.result(max(0, deadline.left))
-        except FutureTimeoutError:  # another class before Python 3.11
+        except BaseException as error:
             made.add_done_callback(_close)
-            raise TimeoutError("no connection in time") from None
-        except BaseException:
-            made.add_done_callback(_close)
+            if isinstance(error, FutureTimeoutError):  # another class before Python 3.11
+                raise TimeoutError("no connection in time") from None
             raise
 
     return make

@@ -141,8 +141,7 @@ async fn more_units_than_the_limit_has_are_refused_forever_and_take_nothing() {
 
 #[tokio::test]
 async fn a_total_that_is_used_up_is_refused_forever() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_client();
     let total = Fixed::new(5, FixedWindow::total());
     let hold = Duration::from_millis(200);
     let leased = Leased::new(connect(&server).await, total, 1..=10, hold).unwrap();
