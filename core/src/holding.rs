@@ -246,8 +246,8 @@ impl Holding {
     }
 
     /// The answer of the call: `taken` units, the server's wait where it refused, and for a window the time
-    /// for which it `lasts` at least: `reset_after` less its unit of time, because it is rounded up, and of a
-    /// sliding window what [`lasts`](crate::window::Limit::lasts) makes of it. The units end with their
+    /// for which it `lasts` at least. For a fixed window, this is `reset_after` less one unit of time, as it
+    /// is rounded up; for a sliding one, see [`lasts`](crate::window::Limit::lasts). The units end with their
     /// window, and can go back even if the call has opened it.
     ///
     /// Call [`lost`](Self::lost) instead when more than [`Terms::reply`] has passed since the call.

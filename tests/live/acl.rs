@@ -11,12 +11,12 @@ fn limiters() -> impl Iterator<Item = &'static Command> {
 /// module commands, and only the list omits them.
 const UNLISTED: &str = "ACL CAT omits the commands of modules";
 
-/// The call on keys of the limits.
+/// The command's call, with keys that begin with `limits:`.
 fn limits(command: &Command) -> String {
     command.on(&format!("limits:{}", command.name)).replace("first", "limits:first")
 }
 
-/// The call on a key of the limits and, after it, another's.
+/// The same call, with a second key that begins otherwise.
 fn elsewhere(command: &Command) -> String {
     command.on("other:k").replace("first", "limits:first")
 }

@@ -412,6 +412,16 @@ fn a_client_that_waits_is_served_when_more_runs_out_than_a_call_carries_out() {
     assert!(client.int("ZSCORE h parts") < 1_000);
 }
 
+/// A key may have more parts than a new owner may add to, because known owners add theirs.
+#[test]
+fn a_client_waits_for_room_until_several_calls_have_carried_out_what_has_run_out() {
+    let (server, mut client) = Server::with_client();
+    each_takes(&mut client, 0..2_100, "q FIXED 10000 86400000 1 MS HOLD h 1000");
+    client.call("ZADD h XX 102050 parts");
+    let call = "CL.BMTAKE q FIXED 10000 86400 1 TIMEOUT 10 HOLD h 7200 new";
+    assert!(Waiter::ask(&server, call).answer().starts_with("0 "));
+}
+
 #[test]
 fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     let (server, mut client) = Server::with_client();

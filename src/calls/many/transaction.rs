@@ -194,7 +194,7 @@ impl<'c> Request<'c> {
     }
 
     /// Runs `work` on the keys of the call, and repeats it if another module may have changed keys that were
-    /// open.
+    /// open, or if a key has expired meanwhile: Redis 6.2 and older then tell another expiry at each reading.
     ///
     /// # Errors
     /// Those of `work`, and [`Error::Busy`].
@@ -212,7 +212,8 @@ impl<'c> Request<'c> {
                 self.let_expire(call, &mut handles, access)?;
             }
             let result = work(&mut handles);
-            if !handles.renew() || !matches!(result, Err(Error::Busy)) {
+            handles.renew();
+            if !matches!(result, Err(Error::Busy)) {
                 return result;
             }
         }
