@@ -7,7 +7,7 @@
 
 ## Try, build and release
 
-run: # a server with the module, a short session shown, then its prompt
+run: # a server with a plain build of the module, a short session shown, then its prompt
 	@scripts/run.sh
 
 build: # the module for this machine: target/release/libredis_cell.so

@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
-# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority: the portable modules, the
-# servers of other platforms, and the images of servers and of the examples. If a step fails, the stage that needs it
-# repeats it and reports the error.
+# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority. With `first`, the image of
+# the stage container and the packages of the Python client; with `all`, the portable modules, the servers of other
+# platforms, and the images of servers and of the examples. If a step fails, the stage that needs it repeats it and
+# reports the error.
 source "$(dirname "$0")/lib.sh"
 renice -n 19 $$ >/dev/null
+
+if [[ $1 == first ]]; then
+    if ! engine_missing; then docker/server.sh redis-8.0 & fi
+    python_venv clients/python/requirements/newest.txt clients/python
+    wait
+    exit
+fi
 
 images() {
     local name

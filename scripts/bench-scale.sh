@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Measures tables of docs/scaling.md: the limits of a server, and the ways to fewer calls. Without an argument, all
-# parts, in five minutes. Otherwise the named part:
+# parts, in eight minutes. Otherwise the named part:
 #   kinds      processor time and memory of each kind of limiter
 #   rungs      direct calls, remembered refusals, merged calls and leases at a round trip of 0.5 ms, in Rust, with 1 to
-#              64 callers, 1 and 10,000 keys, and 0 to 99 % refused; the same and more in Python; three minutes
+#              64 callers, 1 and 10,000 keys, and 0 to 99 % refused; the same and more in Python; six minutes
 #   middleware a call of a tool of FastMCP with and without the middleware; writes bench/middleware.tsv
 #   publish    copies the last measurements to docs/scaling.md, bench/scaling.md and bench/rungs.tsv
 source "$(dirname "$0")/lib.sh"

@@ -7,5 +7,5 @@ formatting_and_lints
 cargo test --quiet --locked -p redis-cell-core
 cargo build --quiet --profile suite --locked --lib
 REDIS_CELL_SERVER=$(find_server) REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so \
-    cargo test --quiet --locked --test live -- throttle::
+    cargo test --quiet --locked -p redis-cell-tests --test live -- throttle::
 say "passed; make test runs everything"

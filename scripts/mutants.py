@@ -2,14 +2,16 @@
 
 mutants.py build MUTANTS COPY: reads the list of cargo-mutants (JSON) and changes the copy of the sources until it
 compiles. A mutant whose change does not compile is left out. One where the compiler must know the value, as in a
-constant, is built alone. mutants.py run COPY: runs each of the module in the simulator, and those that are left in the
-tests that reach their place, the ones that reach fewest places first; each of the core in the programs of its tests,
-that of its file first. The first that fails ends the search.
+constant, is built alone. mutants.py run COPY: runs each of the module in the simulator, in more and more seeds, and
+those that are left in the tests that reach their place, the ones that reach fewest places first; each of the core in
+the programs of its tests, that of its file first. The first that fails ends the search. What a run has found is kept in
+the copy, so a run that was interrupted can go on.
 """
 
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -52,8 +54,8 @@ PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
 WRAPPED = {"BinaryOperator": ("binary_expression", "compound_assignment_expr"), "UnaryOperator": ("unary_expression",)}
 Node = tree_sitter.Node
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
-# How many histories of seeds there are, and how many of those that reach its place are tried with a mutant.
-SEEDS, MOST = int(os.environ.get("SEEDS", "500")), int(os.environ.get("MOST", "100"))
+# A mutant is run in the seeds that reach its place: up to the first number, and if they do not find it, up to the next.
+SEEDS = [int(count) for count in os.environ.get("SEEDS", "20 200 1500").split()]
 # The suites, by the variables that name their binaries, with the parts that are run.
 SUITES: dict[str, list[str]] = {"LIVE": [], "RELIABILITY": ["nested::", "clock::", "cluster::", "failover::", "holds::"]}
 
@@ -326,11 +328,14 @@ class Run:
         self.copy = copy
         self.mutants = [Mutant(**m) for m in json.loads((copy / "mutants.json").read_text())]
         self.is_core = all(m.file.startswith("core/") for m in self.mutants)
+        self.keeping = threading.Lock()
         self.found: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
+        self.survived: dict[str, int] = {}  # how many stages
         with contextlib.suppress(FileNotFoundError):
             self.found = json.loads((copy / "found.json").read_text())
-
+        with contextlib.suppress(FileNotFoundError):
+            self.survived = json.loads((copy / "survived.json").read_text())
         lines = pathlib.Path("scripts/mutants.txt").read_text().splitlines()
         self.patterns = [line for line in lines if line and not line.startswith("#")]
 
@@ -366,8 +371,14 @@ class Run:
         """Runs a program until it ends or prints a line of failure; returns what failed, or None."""
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         found: list[str] = []
-        # Only this process: what it has started ends with it.
-        timer = threading.Timer(seconds, lambda: (found.append("took too long"), process.kill()))
+
+        def end() -> None:
+            # This program may have been stopped for a time. What the process has started ends with it.
+            if process.poll() is None:
+                found.append("took too long")
+                process.kill()
+
+        timer = threading.Timer(seconds, end)
         timer.start()
         assert process.stdout
         for line in process.stdout:
@@ -379,20 +390,22 @@ class Run:
         return found[0] if found else f"code {code}" if code else None
 
     def simulate(self, arguments: list[str], mutant: Mutant | None, reached: str = "") -> str | None:
-        """Returns what the simulator finds in a history."""
+        """Returns what the simulator finds in histories, of which it ends those that hang."""
         env = self.module(mutant)
         if reached:
             env["REDIS_CELL_REACHED"] = reached
-        # A history takes a twentieth of a second of a processor, unless the module never returns.
-        command = ["prlimit", "--cpu=1", "target/suite/simulate", *arguments]
-        command += ["--no-shrink", "--jobs", "1", env["REDIS_CELL_MODULE"]]
-        return self.program(command, 60, env, r"^seed \d|\.txt$|^thread")
+        command = ["target/suite/simulate", *arguments, "--first", "--no-shrink", "--jobs", "1"]
+        seconds = 60 + len(arguments)
+        return self.program([*command, env["REDIS_CELL_MODULE"]], seconds, env, r"^seed \d|\.txt$|^thread")
 
     def histories(self) -> list[tuple[list[str], set[int]]]:
         """Returns the arguments of histories, kept ones and seeds, each with the places that it reaches."""
+        file = self.copy / "histories.json"
+        if file.exists():
+            return [(history, set(reached)) for history, reached in json.loads(file.read_text())]
         files = sorted(pathlib.Path("verify/simulator/histories").iterdir())
         every = [["--file", str(file)] for file in files]
-        every += [["--seeds", str(seed), "1"] for seed in range(1, SEEDS + 1)]
+        every += [["--seeds", str(seed), "1"] for seed in range(1, SEEDS[-1] + 1)]
 
         def reach(history: list[str]) -> tuple[list[str], set[int]]:
             places = self.copy / f"reached-{history[1].replace('/', '.')}"
@@ -401,7 +414,9 @@ class Run:
             return history, numbers(places)
 
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            return list(pool.map(reach, every))
+            histories = list(pool.map(reach, every))
+        file.write_text(json.dumps([(history, sorted(reached)) for history, reached in histories]))
+        return histories
 
     def tests(self, binary: str, names: list[str], mutant: Mutant | None, reached: str = "") -> str | None:
         """Returns the first of some tests that fails, or None."""
@@ -413,9 +428,16 @@ class Run:
 
     def note(self, mutant: Mutant, found: str) -> None:
         """Keeps what has found a mutant."""
-        self.found[mutant.name] = found
-        (self.copy / "found.json").write_text(json.dumps(self.found, indent=1))
+        with self.keeping:
+            self.found[mutant.name] = found
+            (self.copy / "found.json").write_text(json.dumps(self.found, indent=1))
         print(f"{mutant.name}\t{found}", flush=True)
+
+    def note_survivor(self, mutant: Mutant, stages: int) -> None:
+        """Keeps in how many stages of histories a mutant was not found."""
+        with self.keeping:
+            self.survived[mutant.name] = stages
+            (self.copy / "survived.json").write_text(json.dumps(self.survived, indent=1))
 
     def reach(self) -> dict[str, dict]:
         """Returns the tests of the suites, each with the places that it reaches and its seconds."""
@@ -502,13 +524,19 @@ class Run:
         """Runs every mutant of the module that is not found yet; those of the list only in the simulator."""
         left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
         histories = self.histories()
+        kept = len(histories) - SEEDS[-1]
+        # The kept histories, and then the seeds up to each number.
+        stages = [slice(kept), *(slice(kept + a, kept + b) for a, b in itertools.pairwise([0, *SEEDS]))]
 
-        def simulate(mutant: Mutant) -> None:
-            able = [history for history, reached in histories if mutant.alone or mutant.number in reached]
-            for history in able[:MOST]:
-                if found := self.simulate(history, mutant):
-                    self.note(mutant, f"simulator: {found}")
-                    return
+        def simulate(mutant: Mutant, stage: int) -> None:
+            if mutant.name in self.found or self.survived.get(mutant.name, 0) > stage:
+                return
+            able = [h for h, reached in histories[stages[stage]] if mutant.alone or mutant.number in reached]
+            arguments = [argument for history in able for argument in history]
+            if able and (found := self.simulate(arguments, mutant)):
+                self.note(mutant, f"simulator: {found}")
+            else:
+                self.note_survivor(mutant, stage + 1)
 
         def test(mutant: Mutant) -> None:
             if found := self.tested(mutant, reach):
@@ -520,14 +548,17 @@ class Run:
             if error:
                 mutant.dropped = error
                 return
-            simulate(mutant)
+            for stage in range(len(stages)):
+                simulate(mutant, stage)
             if mutant.name not in self.found:
                 test(mutant)
             (self.copy / f"{mutant.number}.so").unlink()
 
         building = threading.Lock()
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            list(pool.map(simulate, [m for m in left if not m.alone]))
+            for stage in range(len(stages)):
+                list(pool.map(simulate, [m for m in left if not m.alone], itertools.repeat(stage)))
+                print(f"{sum(m.name not in self.found for m in left)} left", file=sys.stderr, flush=True)
         reach = self.reach()
         self.seconds = {name: test["seconds"] for name, test in reach.items()}
         with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:  # they mostly wait for their servers

@@ -89,7 +89,7 @@ for platform in "${@:-$own}"; do
     suite=target/suite/linux-$platform
     if [[ $tests && $platform == "$own" ]]; then
         # Not optimized: its tests mostly wait for their servers.
-        live=$(build "$platform" --test live --message-format=json-render-diagnostics |
+        live=$(build "$platform" -p redis-cell-tests --test live --message-format=json-render-diagnostics |
             grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4)
         publish "$platform" "$live" target/suite/live
     fi

@@ -5,7 +5,8 @@ source "$(dirname "$0")/lib.sh"
 
 server=$(find_server)
 command -v redis-cli >/dev/null || apt_install redis-tools
-scripts/build.sh
+scripts/build.sh --plain
+REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
 
 start_server
 

@@ -17,7 +17,7 @@ if [[ ${1:-} == --transcripts ]]; then
     scripts/build.sh --tests
     mkdir -p "$folder/linux-$(uname -m)"
     cp target/suite/libredis_cell*.so "$folder/linux-$(uname -m)"
-    cp "$(cargo test --locked --no-run --test live --message-format=json-render-diagnostics |
+    cp "$(cargo test --locked --no-run -p redis-cell-tests --test live --message-format=json-render-diagnostics |
         grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4)" "$folder/live"
 else
     build=portable server='.*' tests=() folder=target/suite

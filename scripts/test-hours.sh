@@ -81,7 +81,7 @@ declare -A built # for each suite, its programs, or the folder of its virtual en
 use_plain_build
 for name in $suites; do
     case $name in
-    live | functions | reliability) built[$name]=$(programs --test "$name") ;;
+    live | functions | reliability) built[$name]=$(programs -p redis-cell-tests --test "$name") ;;
     rust) built[rust]=$(programs -p redis-cell-client) ;;
     python) built[python]=$(python_venv clients/python/requirements/newest.txt clients/python) ;;
     *) die "no suite of this name: $name" ;;

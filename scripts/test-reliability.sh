@@ -7,18 +7,18 @@ source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind # one test checks every memory access
 
 use_plain_build
-REDIS_CELL_FIGURES=$(mktemp -p target)
+REDIS_CELL_FIGURES=$(mktemp -p "$PWD/target")
 export REDIS_CELL_FIGURES
 trap 'rm -f "$REDIS_CELL_FIGURES"' EXIT
 
 # More tests at a time than processors: most of them wait for a server, and the heavy ones wait for each other.
 suite "$(server_name "$("$REDIS_CELL_SERVER" --version)"), reliability" \
-    cargo test --locked --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
+    cargo test --locked -p redis-cell-tests --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
 
 # Where servers differ: what they look up, and expire, while a call writes; how they move slots.
 elsewhere() {
     REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), reliability" \
-        cargo test --locked --test reliability -- clock::a_step_forward_within \
+        cargo test --locked -p redis-cell-tests --test reliability -- clock::a_step_forward_within \
         cluster::clients_that_wait_go
     REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), simulated server" \
         cargo test --profile suite --locked -p redis-cell-simulator --test real

@@ -5,10 +5,10 @@
 source "$(dirname "$0")/lib.sh"
 
 use_plain_build
-cargo build --locked --example throttle
+cargo build --locked -p redis-cell-tests --example throttle
 scripts/test-examples.sh
 if [[ ${1:-} == --without-docker ]]; then
-    suite "examples: Rust" cargo test --locked --test shipping -- examples::rust
+    suite "examples: Rust" cargo test --locked -p redis-cell-tests --test shipping -- examples::rust
     exit
 fi
 
@@ -24,5 +24,5 @@ test_images
 if [[ ${CI:-} == true ]] && ! docker compose version >/dev/null 2>&1 && ! command -v docker-compose >/dev/null; then
     apt_install docker-compose
 fi
-suite "image, packages, Prometheus, examples" cargo test --locked --test shipping -- --test-threads 4
+suite "image, packages, Prometheus, examples" cargo test --locked -p redis-cell-tests --test shipping -- --test-threads 4
 suite "image of the rate limit service" apps test -p redis-cell-envoy -- image::

@@ -26,7 +26,7 @@ export REDIS_CELL_SERVER=$PWD/$dir/redis-server
 
 # live NAME ARGUMENT...: runs tests, and puts the names of the failed ones into the array failed.
 live() {
-    cargo test --locked --test live -- "${@:2}" | tee "$dir/$1.out" || true
+    cargo test --locked -p redis-cell-tests --test live -- "${@:2}" | tee "$dir/$1.out" || true
     grep -q '^test result:' "$dir/$1.out" || die "the suite did not get to its end"
     mapfile -t failed < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$dir/$1.out")
 }

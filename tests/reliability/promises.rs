@@ -1,5 +1,6 @@
 //! The pages that promise something name the tests that verify it.
 
+use crate::common::root;
 use std::path::Path;
 
 /// The suites that a page can name, each with the folder of its tests.
@@ -46,7 +47,7 @@ fn has_test(source: &str, is_python: bool, modules: &[&str], function: &str) -> 
 
 #[test]
 fn each_names_a_test_that_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let read = |file: &Path| {
         std::fs::read_to_string(root.join(file)).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
     };

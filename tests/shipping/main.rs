@@ -23,5 +23,5 @@ const FIRST_REPLY: &str = "0\n16\n12\n-1\n480";
 
 /// A path in this checkout.
 fn path(relative: &str) -> String {
-    format!("{}/{relative}", env!("CARGO_MANIFEST_DIR"))
+    common::root().join(relative).display().to_string()
 }

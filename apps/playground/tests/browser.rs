@@ -231,6 +231,18 @@ fn the_search_of_the_site_leads_to_the_page() {
 }
 
 #[test]
+fn a_search_in_chinese_is_found_again_when_its_page_is_loaded_again() {
+    let site = Site::serve();
+    let mut page = Page::at(&format!("{}/docs/tutorial.html?search=%E9%99%90%E6%B5%81", site.url));
+    for _ in 0..6 {
+        page.until("document.querySelector('#mdbook-searchresults a')");
+        page.loaded(|page| {
+            page.evaluate("location.reload()");
+        });
+    }
+}
+
+#[test]
 fn the_front_page_plays_and_leads_to_the_others() {
     let site = Site::serve();
     let mut page = Page::at(&format!("{}/index.html", site.url));
@@ -243,6 +255,9 @@ fn the_front_page_plays_and_leads_to_the_others() {
     page.phone(false);
     let width = page.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
     assert!(width <= 360, "{width}");
+    let cut_off =
+        "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.front pre'))";
+    assert_eq!(page.evaluate(cut_off), 0, "the example");
     // The whole playground begins with what was chosen here, and shows all.
     page.loaded(|page| page.click("whole"));
     page.until("typeof program !== 'undefined' && program");
