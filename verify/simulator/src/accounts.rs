@@ -48,9 +48,14 @@ impl Held {
         Self { key, id, end, period: end, earlier: 0, last: count, origin: Origin::Rate(0, 0) }
     }
 
+    /// Whether it stands for parts of which the model only knows that they count.
+    pub fn is_of_others(&self) -> bool {
+        self.key.is_empty()
+    }
+
     /// How many parts it stands for.
     fn count(&self) -> i128 {
-        if self.key.is_empty() { self.last } else { 1 }
+        if self.is_of_others() { self.last } else { 1 }
     }
 
     fn units(&self) -> i128 {
@@ -67,7 +72,12 @@ impl Held {
     }
 
     fn has_ended(&self, now: i128) -> bool {
-        self.end <= now || self.end - now > self.period
+        self.end <= now || self.begins_after(now)
+    }
+
+    /// Whether its units were taken later.
+    pub fn begins_after(&self, now: i128) -> bool {
+        self.end - now > self.period
     }
 
     fn is_rate(&self) -> bool {
@@ -131,6 +141,13 @@ pub fn is_crowded(value: &Value) -> bool {
     set.scores.get(b"parts".as_slice()).is_some_and(|parts| parts.0 as i128 > MOST_PARTS / 2)
 }
 
+/// Whether the key lives only for a total, and expires with it. The parts of others, which have no members,
+/// are then gone.
+pub fn has_passed(value: &Value, now: i128) -> bool {
+    let Value::ZSet(set) = value else { return false };
+    set.scores.get(b"until".as_slice()).is_some_and(|until| until.0 as i128 * MILLI <= now)
+}
+
 /// The parts in a member; names without spaces are enough here.
 fn parts(member: &str, book: &mut Vec<Held>) -> Option<()> {
     let mut words = member.split(' ').skip(2);
@@ -170,6 +187,9 @@ pub struct Decided {
     pub is_admitted: bool,
     /// Whether it was refused, and perhaps only because the key has no room for its parts.
     pub is_full: bool,
+    /// The limiters and chains that refuse it: whether what was taken may come back, and their waits. None if
+    /// the call is a renewal.
+    pub refusing: Vec<(bool, Option<i128>)>,
 }
 
 impl Decided {
@@ -372,11 +392,23 @@ fn taking(
         && parts.iter().any(|part| own(call, &book, part).is_some());
     // What is taken of which limiter.
     let mut takes: Vec<Option<i128>> = vec![None; parts.len()];
-    let (mut refused, mut chain_ends) = (false, Vec::new());
+    // Places may be given back at any time, and so may what is held of a window.
+    let comes_back = |at: &usize| {
+        let (part, is_held) = (&parts[*at], |held: &Held| held.key == parts[*at].key);
+        match part.limit {
+            Limit::Lease { .. } => true,
+            Limit::Fixed { .. } => part.quantity <= before[*at].limit && book.iter().any(is_held),
+            _ => false,
+        }
+    };
+    let (mut refused, mut refusing, mut chain_ends) = (false, vec![], Vec::new());
     for (at, chain) in all.iter().enumerate() {
         let first = chain[0][0];
         if !is_chain(chain) {
-            refused |= before[first].limited && !parts[first].shadow;
+            if before[first].limited && !parts[first].shadow {
+                refused = true;
+                refusing.push((comes_back(&first), before[first].retry));
+            }
             takes[first] = (!before[first].limited).then_some(parts[first].quantity);
             continue;
         }
@@ -388,10 +420,12 @@ fn taking(
             Err(wait) => {
                 chain_ends.push((at, true, wait));
                 refused = true;
+                refusing.push((chain.iter().flatten().any(comes_back), wait));
             }
         }
     }
     if is_renewal {
+        refusing.clear();
         // A place must be there: that of a LEASE, or in a chain with one, whatever the chain gives.
         let is_place = |at: &usize| matches!(parts[*at].limit, Limit::Lease { .. }) && !parts[*at].shadow;
         refused = all.iter().enumerate().any(|(at, chain)| {
@@ -459,7 +493,7 @@ fn taking(
     let shown = |units: i128| (!chain_rows.is_empty()).then_some(units);
     let rows = rows.into_iter().zip(sixth).map(|(row, units)| (row, shown(units)));
     let rows = [(first, shown(0))].into_iter().chain(rows).collect();
-    Ok(Some(Decided { rows, book, is_admitted: !refused, is_full }))
+    Ok(Some(Decided { rows, book, is_admitted: !refused, is_full, refusing }))
 }
 
 /// Remembers what an admitted call has taken.
@@ -578,7 +612,7 @@ fn settling(call: &Call, model: &mut Model, mut book: Vec<Held>) -> Result<Decid
     let shown = |units: i128| has_chain.then_some(units);
     let rows = rows.into_iter().zip(&bears).map(|(row, units)| (row, shown(units.unwrap_or(0))));
     let rows = [(first, shown(0))].into_iter().chain(rows).collect();
-    Ok(Decided { rows, book, is_admitted: true, is_full: false })
+    Ok(Decided { rows, book, is_admitted: true, is_full: false, refusing: vec![] })
 }
 
 /// The part of the used units that is charged to each limiter of a chain.
@@ -645,5 +679,5 @@ pub fn lives_until(book: &[Held]) -> i128 {
         Origin::Window(end) => held.end.max(end) / MILLI,
         _ => held.end / MILLI,
     };
-    book.iter().filter(|held| !held.key.is_empty()).map(needs).max().unwrap_or(0)
+    book.iter().filter(|held| !held.is_of_others()).map(needs).max().unwrap_or(0)
 }

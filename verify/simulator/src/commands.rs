@@ -1,6 +1,8 @@
 //! The server's own commands, as far as the module runs them, replicates them, or others change keys by them.
 
-use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::ops::Deref;
+use std::rc::Rc;
 
 use crate::keyspace::{Bytes, Keyspace, Value, ZSet};
 use crate::world::{Reply, Words};
@@ -80,19 +82,49 @@ fn score(bytes: &[u8]) -> Option<f64> {
     }
 }
 
-/// The name of a command in upper case.
-pub fn name(words: &[Bytes]) -> String {
-    words.first().and_then(|word| String::from_utf8(word.to_ascii_uppercase()).ok()).unwrap_or_default()
+/// The name of a command in upper case, without an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    bytes: [u8; 24],
+    len: usize,
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+/// The name of a command; empty if it is longer than any.
+pub fn name(words: &[Bytes]) -> Name {
+    let mut name = Name::default();
+    if let Some(word) = words.first()
+        && let Some(bytes) = name.bytes.get_mut(..word.len())
+    {
+        bytes.copy_from_slice(word);
+        bytes.make_ascii_uppercase();
+        name.len = word.len();
+    }
+    name
 }
 
 /// The keys that a command names.
-pub fn keys(words: &[Bytes]) -> Vec<Bytes> {
-    match name(words).as_str() {
-        "SWAPDB" | "FLUSHDB" | "FLUSHALL" => vec![],
-        "DEL" | "UNLINK" => words[1..].to_vec(),
-        "RENAME" | "COPY" => words.iter().skip(1).take(2).cloned().collect(),
-        _ => words.get(1).into_iter().cloned().collect(),
-    }
+pub fn keys(words: &[Bytes]) -> &[Bytes] {
+    let last = match &*name(words) {
+        "SWAPDB" | "FLUSHDB" | "FLUSHALL" => 1,
+        "DEL" | "UNLINK" => words.len(),
+        "RENAME" | "COPY" => 3,
+        _ => 2,
+    };
+    words.get(1..last.min(words.len())).unwrap_or_default()
 }
 
 /// Runs a command. Keys that have expired are gone already. A primary deletes a key that is given an expiry
@@ -114,7 +146,14 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn event(&mut self, class: i32, event: &'static str, key: &[u8]) {
-        self.events.push((self.db, class, event, key.to_vec()));
+        if self.is_primary {
+            self.events.push((self.db, class, event, key.to_vec()));
+        }
+    }
+
+    /// The effect of a command that does the same elsewhere. Nobody follows that of a replica.
+    fn verbatim(&self, words: &[Bytes]) -> Option<Words> {
+        self.is_primary.then(|| words.to_vec())
     }
 
     fn expire_at(&mut self, key: &[u8], at: i64) -> Reply {
@@ -138,7 +177,7 @@ impl Run<'_> {
         }
     }
 
-    fn zset(&mut self, key: &[u8]) -> Result<Option<&mut ZSet>, &'static str> {
+    fn zset(&mut self, key: &[u8]) -> Result<Option<&mut Rc<ZSet>>, &'static str> {
         match self.keys.get_mut(self.db, key).map(|entry| &mut entry.value) {
             None => Ok(None),
             Some(Value::ZSet(set)) => Ok(Some(set)),
@@ -160,8 +199,7 @@ impl Run<'_> {
         let name = name(words);
         let arg = |at: usize| words.get(at).map(Vec::as_slice).ok_or(SYNTAX);
         let db = self.db;
-        let verbatim = words.to_vec();
-        Ok(match name.as_str() {
+        Ok(match &*name {
             "SET" => {
                 let (key, value) = (arg(1)?, arg(2)?);
                 let mut expiry = None;
@@ -201,7 +239,7 @@ impl Run<'_> {
                 self.keys.set(db, key, Value::Text(new.to_string().into()), expiry);
                 self.by_hand(key);
                 self.event(class::STRING, "incrby", key);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Int(new)
             }
             // Histories have one member only, so that its presence is all that a set holds.
@@ -214,7 +252,7 @@ impl Run<'_> {
                 }
                 self.keys.set(db, key, Value::Other("set"), None);
                 self.event(class::SET, "sadd", key);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Int(1)
             }
             "DEL" | "UNLINK" => {
@@ -225,7 +263,7 @@ impl Run<'_> {
                         deleted += 1;
                     }
                 }
-                self.effect = (deleted > 0).then_some(verbatim);
+                self.effect = self.verbatim(words).filter(|_| deleted > 0);
                 Reply::Int(deleted)
             }
             "PEXPIRE" => {
@@ -242,7 +280,7 @@ impl Run<'_> {
                 if had.is_some() {
                     self.by_hand(key);
                     self.event(class::GENERIC, "persist", key);
-                    self.effect = Some(verbatim);
+                    self.effect = self.verbatim(words);
                 }
                 Reply::Int(had.is_some().into())
             }
@@ -255,7 +293,7 @@ impl Run<'_> {
                 self.keys.put(db, to, entry);
                 self.event(class::GENERIC, "rename_from", from);
                 self.event(class::GENERIC, "rename_to", to);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Simple("OK".into())
             }
             "COPY" => {
@@ -269,7 +307,7 @@ impl Run<'_> {
                 }
                 self.keys.put(db, to, entry);
                 self.event(class::GENERIC, "copy_to", to);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Int(1)
             }
             "MOVE" => {
@@ -284,33 +322,34 @@ impl Run<'_> {
                 self.keys.put(to, key, entry);
                 self.event(class::GENERIC, "move_from", key);
                 self.events.push((to, class::GENERIC, "move_to", key.into()));
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Int(1)
             }
             "SWAPDB" => {
                 let (one, other) = (number(arg(1)?).ok_or(SYNTAX)?, number(arg(2)?).ok_or(SYNTAX)?);
                 self.keys.swap(one as i32, other as i32);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Simple("OK".into())
             }
             "FLUSHDB" | "FLUSHALL" => {
-                self.keys.flush((name == "FLUSHDB").then_some(db));
-                self.effect = Some(verbatim);
+                self.keys.flush((*name == *"FLUSHDB").then_some(db));
+                self.effect = self.verbatim(words);
                 Reply::Simple("OK".into())
             }
             "HSET" => {
                 let key = arg(1)?;
                 if self.keys.get(db, key).is_none() {
-                    self.keys.set(db, key, Value::Hash(BTreeMap::new()), None);
+                    self.keys.set(db, key, Value::Hash(Rc::default()), None);
                 }
                 let Some(Value::Hash(fields)) = self.keys.get_mut(db, key).map(|entry| &mut entry.value)
                 else {
                     return Err(WRONG_TYPE);
                 };
-                fields.extend(words[2..].chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())));
+                Rc::make_mut(fields)
+                    .extend(words[2..].chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())));
                 self.by_hand(key);
                 self.event(class::HASH, "hset", key);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Int(1)
             }
             "ZADD" => {
@@ -322,10 +361,10 @@ impl Run<'_> {
                     if only_old {
                         return Ok(Reply::Int(0));
                     }
-                    self.keys.set(db, key, Value::ZSet(ZSet::default()), None);
+                    self.keys.set(db, key, Value::ZSet(Rc::default()), None);
                 }
                 let mut added = 0;
-                if let Some(set) = self.zset(key)? {
+                if let Some(set) = self.zset(key)?.map(Rc::make_mut) {
                     for pair in pairs.chunks_exact(2) {
                         let there = set.scores.contains_key(&pair[1]);
                         if (only_new && there) || (only_old && !there) {
@@ -341,13 +380,13 @@ impl Run<'_> {
                     self.by_hand(key);
                 }
                 self.event(class::ZSET, "zadd", key);
-                self.effect = Some(verbatim);
+                self.effect = self.verbatim(words);
                 Reply::Int(added)
             }
             "ZREM" | "ZREMRANGEBYRANK" => {
                 let key = arg(1)?;
-                let Some(set) = self.zset(key)? else { return Ok(Reply::Int(0)) };
-                let gone: Vec<Bytes> = if name == "ZREM" {
+                let Some(set) = self.zset(key)?.map(Rc::make_mut) else { return Ok(Reply::Int(0)) };
+                let gone: Vec<Bytes> = if *name == *"ZREM" {
                     words[2..].to_vec()
                 } else {
                     let len = set.order.len() as i64;
@@ -365,8 +404,8 @@ impl Run<'_> {
                 let removed = gone.iter().filter(|member| set.remove(member)).count() as i64;
                 if removed > 0 {
                     self.by_hand(key);
-                    self.event(class::ZSET, if name == "ZREM" { "zrem" } else { "zremrangebyrank" }, key);
-                    self.effect = Some(verbatim);
+                    self.event(class::ZSET, if *name == *"ZREM" { "zrem" } else { "zremrangebyrank" }, key);
+                    self.effect = self.verbatim(words);
                     self.end_zset(key);
                 }
                 Reply::Int(removed)

@@ -80,7 +80,9 @@ impl Reader<'_> {
     }
 
     fn upper(&mut self) -> Option<String> {
-        Some(self.text()?.to_uppercase())
+        let mut text = self.text()?;
+        text.make_ascii_uppercase();
+        Some(text)
     }
 
     fn number(&mut self) -> Option<i128> {
@@ -472,14 +474,12 @@ pub fn expected(
         "MPEEK" => rows(model.peek(parts)),
         "MSETTLE" => rows(model.settle(parts, call.age.map(|age| Ago { age, unit }))),
         "BMTAKE" | "BTHROTTLE" => {
-            let peeked = model.peek(parts);
-            let waits = peeked.as_ref().is_ok_and(|rows| {
-                let refusing =
-                    || rows[1..].iter().zip(parts).filter(|(row, part)| row.limited && !part.shadow);
-                refusing().count() > 0 && refusing().all(|(row, _)| row.retry.is_some())
+            let refusing: Vec<(bool, Option<i128>)> = model.peek(parts).map_or(vec![], |rows| {
+                let refusing = rows[1..].iter().zip(parts).filter(|(row, part)| row.limited && !part.shadow);
+                refusing.map(|(row, part)| (matches!(part.limit, Limit::Lease { .. }), row.retry)).collect()
             });
-            if waits && call.max_len != Some(0) {
-                return None; // it waits, or is told null at once
+            if let Some(expected) = waits(call, &refusing) {
+                return Some(expected);
             }
             let taken = model.take(parts);
             if call.verb == "BMTAKE" { rows(taken) } else { own(taken) }
@@ -497,6 +497,23 @@ pub fn expected(
         _ => own(model.take(parts)),
     };
     Some(Expected { reply, keys: keys_of(call, &model), book: None, is_full: false })
+}
+
+/// The expected reply of a call that waits.
+pub const WAITS: &str = "a wait";
+
+/// What a client is replied that may wait: null if a limiter will not admit it in time. `None` if it is
+/// admitted or refused at once. `refusing` has the limiters and chains that refuse it: whether what was taken
+/// may come back at any time, and their waits.
+fn waits(call: &Call, refusing: &[(bool, Option<i128>)]) -> Option<Expected> {
+    let mut ends = refusing.iter().filter(|(comes_back, _)| !comes_back).map(|(_, wait)| *wait);
+    if refusing.is_empty() || ends.clone().any(|wait| wait.is_none()) || call.max_len == Some(0) {
+        return None;
+    }
+    let is_late = call.timeout.is_some() && ends.any(|wait| call.timeout < wait);
+    let reply = Ok(if is_late { "(nil)" } else { WAITS }.to_owned());
+    // The keys stay as they are, except that what has run out comes back.
+    Some(Expected { reply, keys: vec![], book: None, is_full: false })
 }
 
 fn keys_of(call: &Call, model: &Model) -> Vec<(String, Option<(String, i128)>)> {
@@ -531,9 +548,11 @@ fn accounted(call: &Call, mut model: Model, lead: i128, held: &BTreeMap<String, 
     };
     Some(match decided {
         Err(error) => Expected { reply: Err(error), keys: before, book: Some(book), is_full: false },
-        // It waits, or gets null at once.
         Ok(decided) if call.verb == "BMTAKE" && !decided.is_admitted && call.max_len != Some(0) => {
-            return None;
+            if call.hold.is_some() && (call.has_chain() || decided.is_full) {
+                return None;
+            }
+            waits(call, &decided.refusing)?
         }
         Ok(decided) if call.looks() => {
             let reply = Ok(decided.shown(call.unit));

@@ -2,6 +2,7 @@
 //! keep. A history without its seed is the same history.
 
 use std::fmt::{self, Display};
+use std::rc::Rc;
 
 use crate::world::Words;
 
@@ -45,7 +46,7 @@ impl Default for Settings {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// A client sends a command.
-    Call(u64, Words),
+    Call(u64, Rc<Words>),
     /// A client closes its connection.
     Close(u64),
     /// Time passes, in nanoseconds, while the server works.
@@ -199,7 +200,7 @@ impl Step {
     pub fn parse(line: &str) -> Option<Self> {
         let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         if let Some(client) = first.strip_suffix('>') {
-            return Some(Self::Call(client.parse().ok()?, words(rest)?));
+            return Some(Self::Call(client.parse().ok()?, Rc::new(words(rest)?)));
         }
         let mut args = words(rest)?.into_iter();
         let text = |args: &mut dyn Iterator<Item = Vec<u8>>| String::from_utf8(args.next()?).ok();

@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 /// Bytes of a key, a value or an argument.
 pub type Bytes = Vec<u8>;
@@ -30,7 +31,7 @@ impl Ord for Score {
 }
 
 /// A sorted set.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZSet {
     /// The score of each member.
     pub scores: BTreeMap<Bytes, Score>,
@@ -57,15 +58,15 @@ impl ZSet {
     }
 }
 
-/// The value of a key.
+/// The value of a key. What is shared is copied when it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A string.
     Text(Bytes),
     /// A hash.
-    Hash(BTreeMap<Bytes, Bytes>),
+    Hash(Rc<BTreeMap<Bytes, Bytes>>),
     /// A sorted set.
-    ZSet(ZSet),
+    ZSet(Rc<ZSet>),
     /// A list or a set, of which only the type is kept.
     Other(&'static str),
 }
@@ -147,6 +148,40 @@ impl<T> Places<T> {
     /// All keys.
     pub fn iter(&self) -> impl Iterator<Item = (i32, &Bytes, &T)> {
         self.0.iter().flat_map(|(db, keys)| keys.iter().map(|(key, thing)| (*db, key, thing)))
+    }
+}
+
+/// The same about the few keys of one step.
+#[derive(Clone, Debug)]
+pub struct Noted<T>(Vec<(i32, Bytes, T)>);
+
+impl<T> Default for Noted<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Noted<T> {
+    /// That of a key.
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&T> {
+        self.0.iter().find(|(of, name, _)| *of == db && **name == *key).map(|(.., thing)| thing)
+    }
+
+    /// Says this of a key, unless something is said of it.
+    pub fn note(&mut self, db: i32, key: &[u8], thing: impl FnOnce() -> T) {
+        if self.get(db, key).is_none() {
+            self.0.push((db, key.to_vec(), thing()));
+        }
+    }
+
+    /// Forgets all keys.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// All keys.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, &Bytes, &T)> {
+        self.0.iter().map(|(db, key, thing)| (*db, key, thing))
     }
 }
 

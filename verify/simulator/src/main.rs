@@ -1,25 +1,29 @@
 //! `simulate`: histories from seeds, or from files.
 //!
 //! ```text
-//! simulate [--seeds FROM COUNT] [--steps N] [--clients N] [--jobs N] [--trace] [--file HISTORY]... MODULE
+//! simulate [--seeds FROM COUNT]... [--steps N] [--clients N] [--jobs N] [--trace] [--file HISTORY]... MODULE
 //! ```
+//!
+//! `--server VERSION` skips the seeds of other servers.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
 
 use redis_cell_simulator::boundary::{self, Module};
 use redis_cell_simulator::history::History;
 use redis_cell_simulator::run::{self, Source};
-use redis_cell_simulator::writer::REAL;
+use redis_cell_simulator::writer::{REAL, Writer};
 
 #[global_allocator]
 static MEMORY: boundary::Memory = boundary::Memory;
 
 struct Options {
     module: String,
-    first: u64,
-    seeds: u64,
+    /// The first seeds of ranges, and how many each has.
+    seeds: Vec<(u64, u64)>,
+    /// The version of the server whose seeds are run; without it, all seeds are.
+    server: Option<String>,
     steps: u32,
     clients: u64,
     jobs: usize,
@@ -38,8 +42,8 @@ struct Options {
 fn options() -> Result<Options, String> {
     let mut options = Options {
         module: String::new(),
-        first: 1,
-        seeds: 1,
+        seeds: vec![],
+        server: None,
         steps: 400,
         clients: 0,
         jobs: 2,
@@ -55,7 +59,7 @@ fn options() -> Result<Options, String> {
         let mut number =
             || args.next().and_then(|arg| arg.parse().ok()).ok_or(format!("{arg} needs a number"));
         match arg.as_str() {
-            "--seeds" => (options.first, options.seeds) = (number()?, number()?),
+            "--seeds" => options.seeds.push((number()?, number()?)),
             "--steps" => options.steps = number()? as u32,
             "--clients" => options.clients = number()?,
             "--jobs" => options.jobs = number()? as usize,
@@ -66,9 +70,13 @@ fn options() -> Result<Options, String> {
                 options.real = Some((number()?, args.next().ok_or("--real needs a version")?));
             }
             "--beside" => options.beside = true,
+            "--server" => options.server = Some(args.next().ok_or("--server needs a version")?),
             "--file" => options.files.push(args.next().ok_or("--file needs a name")?),
             module => options.module = module.into(),
         }
+    }
+    if options.seeds.is_empty() {
+        options.seeds.push((1, 1));
     }
     if options.module.is_empty() { Err("the file of the module is not named".into()) } else { Ok(options) }
 }
@@ -121,16 +129,19 @@ fn files(options: &Options, module: &Module) -> Result<u64, String> {
 fn seeds(options: &Options, module: &Module) -> Result<u64, String> {
     if options.trace {
         boundary::trace();
-        let report = run::show(module, &Source::Seed(options.first, options.steps, options.clients));
+        let (first, _) = options.seeds[0];
+        let report = run::show(module, &Source::Seed(first, options.steps, options.clients));
         println!("{:?}", report.violation);
         return Ok(u64::from(report.violation.is_some()));
     }
     let begin = boundary::real_time();
     let (mut sums, failed) = ([0; 3], Cell::new(0));
+    let mut servers = BTreeMap::new();
     let mut running = VecDeque::new();
     let mut ended = |seed: u64, source: Source, child| {
         let report = run::end(module, &source, child);
         sums.iter_mut().zip(report.counts).for_each(|(sum, count)| *sum += count);
+        *servers.entry(report.history.settings.version.clone()).or_insert(0) += report.counts[0];
         let Some((oracle, found)) = &report.violation else { return };
         failed.set(failed.get() + 1);
         println!("seed {seed}: {oracle}, after {} steps: {found}", report.history.steps.len());
@@ -139,7 +150,10 @@ fn seeds(options: &Options, module: &Module) -> Result<u64, String> {
             println!("{} steps:\n{}", short.history.steps.len(), run::shown(module, &short));
         }
     };
-    for seed in options.first..options.first + options.seeds {
+    let is_meant =
+        |seed: &u64| options.server.as_ref().is_none_or(|of| Writer::settings(*seed).version == *of);
+    let seeds = options.seeds.iter().flat_map(|(first, count)| *first..first + count).filter(is_meant);
+    for seed in seeds.clone() {
         let source = Source::Seed(seed, options.steps, options.clients);
         let child = run::start(module, &source);
         running.push_back((seed, source, child));
@@ -160,8 +174,9 @@ fn seeds(options: &Options, module: &Module) -> Result<u64, String> {
     let [steps, compared, looked] = sums;
     println!(
         "{} seeds, {steps} steps in {seconds:.1} s ({:.0} a second), {compared} replies compared, {looked} queues looked at, {failed} failed",
-        options.seeds,
+        seeds.count(),
         steps as f64 / seconds
     );
+    println!("steps of each server: {servers:?}");
     Ok(failed)
 }

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::contract::{self, Call};
 use crate::history::{self, Step};
 use crate::keyspace::{Bytes, Entry, Keyspace, Value};
-use crate::model::{Limit, Rate};
+use crate::model::{self, Limit, Part, Rate, State};
 use crate::world::{Answer, Held, MILLI, Reply, Words, World, slot_of, with};
 
 /// How much later than at once something that is due may happen: the milliseconds of timers, the poll while
@@ -218,7 +218,7 @@ pub struct Judge {
 /// The state before a step.
 #[derive(Debug, Default)]
 pub struct Before {
-    call: Option<(u64, Words, i32, Call)>,
+    call: Option<(u64, Rc<Words>, i32, Call)>,
     held: BTreeMap<String, Held>,
     is_plain: bool,
     /// The module's clock, which stands still within a plain call.
@@ -228,6 +228,8 @@ pub struct Before {
     goes_before: Option<u64>,
     /// The costs of the clients that wait for its keys, which count as taken.
     queued: BTreeMap<String, i128>,
+    /// Whether it has to wait behind the clients of flows.
+    is_behind: bool,
     /// Whether the key of `ONCE` was there.
     is_repeat: bool,
     /// Whether there was no memory.
@@ -257,7 +259,9 @@ impl Judge {
     /// Records the state before a step.
     pub fn before(&mut self, step: &Step) -> Before {
         with(|world| {
-            (world.seen, world.signalled, world.published) = Default::default();
+            world.seen.clear();
+            world.signalled.clear();
+            world.published.clear();
             (world.acted, world.disturbances) = Default::default();
             world.sees = true;
         });
@@ -272,7 +276,7 @@ impl Judge {
         self.is_set_back |= matches!(step, Step::Set(by) if *by < 0);
         let Step::Call(client, words) = step else { return before };
         let is_script = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"LUA"));
-        let words = if is_script { words[1..].to_vec() } else { words.clone() };
+        let words = if is_script { Rc::new(words[1..].to_vec()) } else { Rc::clone(words) };
         let runs = with(|world| {
             let paused = clock::wall() / MILLI < world.paused_until;
             let client = world.clients.get(client);
@@ -280,21 +284,14 @@ impl Judge {
         });
         let Some(call) = Call::parse(&words).filter(|_| runs) else { return before };
         let db = with(|world| world.clients.get(client).map_or(0, |client| client.db));
-        before.is_plain = with(|world| {
-            let is_plain =
-                call.keys().all(|key| world.keys.get(db, key.as_bytes()).is_none_or(|entry| !entry.by_hand));
-            let time = clock::wall() / MILLI;
-            for key in call.keys() {
-                let entry = world.keys.get(db, key.as_bytes());
-                let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= time));
-                before.held.insert(key.into(), entry.map(|entry| (entry.value.clone(), entry.expiry)));
-            }
-            is_plain && world.settings.tick == 0
+        before.is_plain = !self.is_set_within && call.once.is_none();
+        before.is_plain &= with(|world| {
+            let is_own = |key: &str| world.keys.get(db, key.as_bytes()).is_none_or(|entry| !entry.by_hand);
+            world.settings.tick == 0 && call.keys().all(is_own)
         });
-        before.is_plain &= !self.is_set_within && call.once.is_none();
         // The units that a client waits for count as taken from its keys.
         let is_behind = !["CHARGE", "REFUND", "PAUSE", "MSETTLE"].contains(&call.verb.as_str());
-        for part in &call.parts {
+        for part in call.parts.iter().filter(|_| !self.lines.is_empty()) {
             let place = (db, part.key.clone());
             let Some(line) = self.lines.get(&place) else { continue };
             // Another module may have booked behind them.
@@ -304,11 +301,19 @@ impl Judge {
                 before.queued.insert(part.key.clone(), line.costs);
             }
         }
-        before.goes_before = self.goes_before(&call, db);
-        before.is_full = with(|world| world.is_out_of_memory());
-        before.is_repeat = call.once.as_ref().is_some_and(|name| {
-            with(|world| world.keys.get(db, name).is_some() && !world.is_expired(db, name))
+        // What is not compared is not copied.
+        with(|world| {
+            for key in call.keys().filter(|_| before.is_plain) {
+                let entry = world.living(db, key.as_bytes());
+                before.held.insert(key.into(), entry.map(|entry| (entry.value.clone(), entry.expiry)));
+            }
         });
+        before.goes_before = self.goes_before(&call, db);
+        before.is_plain &= !(is_script && call.waits());
+        before.is_behind = self.is_behind(&call, db) && !is_script;
+        before.is_full = with(|world| world.is_out_of_memory());
+        before.is_repeat =
+            call.once.as_ref().is_some_and(|name| with(|world| world.living(db, name).is_some()));
         before.call = Some((*client, words, db, call));
         before
     }
@@ -328,20 +333,24 @@ impl Judge {
             self.spoil_by(&answer.words, false);
             self.answered(answer, before);
         }
+        if before.is_plain && acted.is_empty() && answers.is_empty() {
+            self.waits_in_vain(before);
+        }
         self.led.retain(|key| with(|world| (0..2).any(|db| world.keys.get(db, key.as_bytes()).is_some())));
         self.told();
         self.admitted_in_order(&answers);
         // A client that is killed by what another one had sent while it waited leaves at an unknown place.
         let is_call = matches!(step, Step::Call(..));
         let is_followed = acted.iter().all(|words| words.iter().all(|word| word != b"FLOW"))
-            && (is_call || answers.iter().all(|answer| crate::commands::name(&answer.words) != "CLIENT"));
+            && (is_call || answers.iter().all(|answer| *crate::commands::name(&answer.words) != *"CLIENT"));
         if !is_call {
             self.lose_order(&answers);
         }
         self.admitted_fairly(&answers, is_followed);
         self.rejected_rightly(&answers);
         self.follow_waiters(is_call);
-        self.follow_bookings(&answers, is_call);
+        // What another module has done in the event of a booking came after it.
+        self.follow_bookings(&answers, is_call && acted.is_empty());
         self.replication();
         let is_held_up = with(|world| {
             // Timers follow the wall clock; the module sets its own again when the cron runs.
@@ -371,8 +380,8 @@ impl Judge {
         });
         self.free_since = self.free_since.max(ended);
         let is_looked_at = has_its_turn && matches!(step, Step::Pass(nanos) if *nanos >= SLACK);
-        if matches!(step, Step::Pass(_)) {
-            self.ends_by_itself();
+        if matches!(step, Step::Pass(_) | Step::Left(..)) {
+            self.ends_by_itself(matches!(step, Step::Pass(nanos) if *nanos >= SLACK.max(2 * taken)));
         }
         if is_looked_at {
             self.looks += 1;
@@ -394,13 +403,14 @@ impl Judge {
         let own = before
             .call
             .as_ref()
-            .filter(|(client, words, ..)| *client == answer.client && *words == *answer.words);
-        let call = match own {
-            Some((.., call)) => call.clone(),
-            None => match Call::parse(&answer.words) {
-                Some(call) => call,
-                None => return,
-            },
+            .filter(|(client, words, ..)| *client == answer.client && *words == answer.words);
+        let parsed;
+        let call = if let Some((.., call)) = own {
+            call
+        } else {
+            let Some(call) = Call::parse(&answer.words) else { return };
+            parsed = call;
+            &parsed
         };
         if (before.lead > 0 || lead() > 0)
             && let Some(hold) = &call.hold
@@ -410,7 +420,7 @@ impl Judge {
         if answer.waited.is_none()
             && let Some((_, _, db, _)) = own
         {
-            self.pure(&call, answer, before);
+            self.pure(call, answer, before);
             if before.is_full && !matches!(answer.reply, Reply::Error(_)) {
                 self.grows(answer);
             }
@@ -420,13 +430,19 @@ impl Judge {
                     format!("{line} is admitted before clients who wait for {units} units and are ready");
                 with(|world| world.violates("contract", text));
             }
+            if before.is_behind && first(&answer.reply) == Some(0) {
+                let line = history::line(&answer.words);
+                with(|world| {
+                    world.violates("contract", format!("{line} is admitted before clients who wait"));
+                });
+            }
             if before.is_plain && with(|world| world.acted.is_empty()) {
-                self.contract(&call, answer, *db, before);
+                self.contract(call, answer, *db, before);
             }
         }
         let is_own = answer.waited.is_none() && own.is_some();
-        self.once(&call, answer, is_own.then_some(before.is_repeat));
-        self.enter(&call, answer);
+        self.once(call, answer, is_own.then_some(before.is_repeat));
+        self.enter(call, answer);
     }
 
     /// A call that repeats another one is replied what that one was.
@@ -508,7 +524,7 @@ impl Judge {
         }
         let both = Waiter {
             call: Call {
-                parts: vec![crate::model::Part { quantity: part.quantity + waits, ..part.clone() }],
+                parts: vec![Part { quantity: part.quantity + waits, ..part.clone() }],
                 ..call.clone()
             },
             words: Rc::default(),
@@ -517,6 +533,70 @@ impl Judge {
             since: 0,
         };
         (self.admits(&both, i128::from(clock::module()), 0..1) == Some(false)).then_some(waits as u64)
+    }
+
+    /// Whether a call joins a queue whatever its limiters say, because clients of a flow wait for its first
+    /// key. Those who hold a place there renew it.
+    fn is_behind(&self, call: &Call, db: i32) -> bool {
+        let is_steady =
+            with(|world| world.settings.tick == 0 && !world.settings.beside) && !self.is_set_within;
+        let part = &call.parts[0];
+        let holds = with(|world| {
+            match (&part.limit, world.living(db, part.key.as_bytes()).map(|entry| &entry.value)) {
+                (Limit::Lease { id, .. }, Some(Value::ZSet(set))) => set.scores.contains_key(id.as_bytes()),
+                _ => false,
+            }
+        });
+        let line = self.lines.get(&(db, part.key.clone()));
+        is_steady
+            && call.verb == "BMTAKE"
+            && call.max_len.is_none()
+            && call.once.is_none()
+            && !holds
+            && line.is_some_and(|line| line.flows.values().any(|flow| !flow.is_empty()))
+    }
+
+    /// A client begins to wait only if it may be admitted in time.
+    fn waits_in_vain(&self, before: &Before) {
+        let Some((client, words, _, call)) = before.call.as_ref().filter(|(.., call)| call.waits()) else {
+            return;
+        };
+        let waits = with(|world| world.clients.get(client).is_some_and(|one| one.blocked.is_some()));
+        let now = i128::from(before.now);
+        let lead = now - i128::from(clock::wall());
+        if waits
+            && before.queued.is_empty()
+            && let Some(expected) = contract::expected(call, now, lead, &before.held, &before.queued)
+            && let Ok(reply) = expected.reply
+            && reply != contract::WAITS
+        {
+            let line = history::line(words);
+            with(|world| world.violates("contract", format!("{line} waits, and should be replied {reply}")));
+        }
+    }
+
+    /// Whether a client of CL.BTHROTTLE would stand behind one that waits by another limit, and is not served
+    /// before its own timeout.
+    fn is_late_behind_others(&self, call: &Call, db: i32, now: i128, lead: i128, before: &Before) -> bool {
+        let key = &call.parts[0].key;
+        let (Some(line), Some(model)) =
+            (self.lines.get(&(db, key.clone())), contract::model_of(call, now, lead, &before.held))
+        else {
+            return false;
+        };
+        let mut place = match model.key(key) {
+            Some((State::Tat(tat), _)) => now.max(*tat),
+            _ => now,
+        };
+        call.verb == "BTHROTTLE"
+            && line.plain.values().filter_map(|client| self.waiters.get(client)).any(|waiter| {
+                let part = &waiter.call.parts[0];
+                let row = model::look(&part.limit, Some(&State::Tat(place)), now, Some(part.quantity));
+                if let Limit::Throttle { rate, .. } = part.limit {
+                    place += rate.cost(part.quantity);
+                }
+                row.limited && call.timeout < row.retry
+            })
     }
 
     fn contract(&mut self, call: &Call, answer: &Answer, db: i32, before: &Before) {
@@ -541,6 +621,9 @@ impl Judge {
             (Ok(reply), _) if !before.queued.is_empty() && reply.starts_with('0') && !call.looks() => {
                 first(&answer.reply) == Some(0)
             }
+            (Ok(reply), Reply::Null) if reply == contract::WAITS => {
+                self.is_late_behind_others(call, db, now, lead, before)
+            }
             (Ok(reply), _) => *reply == came,
             (Err(error), Reply::Error(text)) => {
                 self.errors += 1;
@@ -562,15 +645,16 @@ impl Judge {
                 return;
             }
             for (key, held) in expected.keys {
-                let entry = world.keys.get(db, key.as_bytes());
-                let found = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
-                let found = found
+                let found = world
+                    .living(db, key.as_bytes())
                     .map(|entry| (contract::shown(&entry.value), i128::from(entry.expiry.unwrap_or(-1))));
-                // A key whose clock is ahead may live up to two milliseconds longer.
+                // A key whose clock is ahead may live up to two milliseconds longer. The clock is read again
+                // before the key is written, and may only then turn out to be ahead.
+                let most = lead.max(self::lead());
                 let same = match (&found, &held) {
-                    (Some((value, at)), Some((own, until))) if lead > 0 => {
-                        let until = until - lead / 1_000_000;
-                        value == own && (until - 1..until + 4).contains(at)
+                    (Some((value, at)), Some((own, until))) if most > 0 => {
+                        let (first, last) = (until - most / 1_000_000 - 1, until - lead / 1_000_000 + 3);
+                        value == own && (first..=last).contains(at)
                     }
                     _ => found == held,
                 };
@@ -580,12 +664,16 @@ impl Judge {
                     world.violates("contract", text);
                 }
             }
-            let (Some(hold), Some(book)) = (&call.hold, expected.book) else { return };
-            let entry = world.keys.get(db, hold.key.as_bytes());
-            let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
+            let (Some(hold), Some(mut book)) = (&call.hold, expected.book) else { return };
+            let entry = world.living(db, hold.key.as_bytes());
+            if entry.is_none()
+                && let Some(Some((value, _))) = before.held.get(&hold.key)
+                && accounts::has_passed(value, now)
+            {
+                book.retain(|held| !held.is_of_others());
+            }
             let found = entry.map_or(Some(vec![]), |entry| accounts::book(&entry.value));
-            let is_there = |entry: &Entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI);
-            let lives = |key: &str| world.keys.get(db, key.as_bytes()).is_some_and(is_there);
+            let lives = |key: &str| world.living(db, key.as_bytes()).is_some();
             let shown = |book: &[accounts::Held]| accounts::shown(book, now, lives);
             if found.as_deref().map(shown) != Some(shown(&book)) {
                 let text = format!("{}: {} holds {found:?}, and should hold {book:?}", line(), hold.key);
@@ -613,12 +701,16 @@ impl Judge {
         if !refused && !call.looks() {
             return;
         }
-        // Units that have run out come back, even if the call is refused.
-        if call.hold.is_some() && !call.looks() && !matches!(answer.reply, Reply::Error(_)) {
-            return;
-        }
         with(|world| {
             if !world.acted.is_empty() {
+                return;
+            }
+            // Units that have run out come back, even if the call is refused, or if a key that was written to
+            // by hand holds no parts any more when they are removed.
+            if let Some(hold) = call.hold.as_ref().filter(|_| !call.looks())
+                && (!matches!(answer.reply, Reply::Error(_))
+                    || world.keys.get(answer.db, hold.key.as_bytes()).is_some_and(|entry| entry.by_hand))
+            {
                 return;
             }
             let time = world.snapshot.max(world.time());
@@ -702,10 +794,10 @@ impl Judge {
                 self.led.extend(call.hold.iter().map(|hold| hold.key.clone()).filter(|_| lead() > 0));
                 self.spoil_keys(&asked_for(&call));
             }
-        } else if ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&name.as_str()) {
+        } else if ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&&*name) {
             self.all_spoilt();
         } else if crate::commands::writes(&name) == Some(true) {
-            self.spoil_keys(&crate::commands::keys(words));
+            self.spoil_keys(crate::commands::keys(words));
         }
     }
 
@@ -894,7 +986,7 @@ impl Judge {
                 let own = self.waiters.get(&answer.client);
                 own.is_none_or(|own| own.words != answer.words || own.since != since)
             }
-            None => *at < last && crate::commands::name(&answer.words) == "CL.MSETTLE",
+            None => *at < last && *crate::commands::name(&answer.words) == *"CL.MSETTLE",
         });
         let answered = answered.map(|(_, answer)| (Rc::clone(&answer.words), answer.db));
         for (words, db) in come.chain(answered).collect::<Vec<_>>() {
@@ -959,7 +1051,7 @@ impl Judge {
     }
 
     /// Bookings take the costs of the clients before them with them.
-    fn follow_bookings(&mut self, answers: &[Answer], is_call: bool) {
+    fn follow_bookings(&mut self, answers: &[Answer], is_known: bool) {
         const CONCERNED: [&str; 4] = ["CL.RESERVE", "CL.PAUSE", "CL.REFUND", "CL.MSETTLE"];
         let lines = &self.lines;
         self.booked.retain(|place, _| lines.get(place).is_some_and(|line| !line.is_empty()));
@@ -982,7 +1074,7 @@ impl Judge {
                         let last = line.plain.last_key_value();
                         if let Some((order, _)) = last.filter(|_| line.plain.values().all(is_in_time))
                             && let Some(wait) = wait_of_booking(&answer.reply)
-                            && is_call
+                            && is_known
                             && !call.prepays
                             && part.quantity > 0
                         {
@@ -1001,8 +1093,9 @@ impl Judge {
         }
     }
 
-    /// Nobody waits for a key that another node serves, or on a replica, for longer than a second.
-    fn ends_by_itself(&mut self) {
+    /// Nobody waits for a key that another node serves, or on a replica, for longer than a second, if the
+    /// server has had its turn.
+    fn ends_by_itself(&mut self, has_had_turn: bool) {
         let now = clock::monotonic();
         let (is_replica, awaits_cron, timed_since) = with(|world| {
             self.left.retain(|slot, _| world.left.contains(slot));
@@ -1014,7 +1107,7 @@ impl Judge {
         if !is_replica {
             self.demoted = now;
         }
-        if awaits_cron || self.is_set_within || self.left.is_empty() && !is_replica {
+        if !has_had_turn || awaits_cron || self.is_set_within || self.left.is_empty() && !is_replica {
             return;
         }
         for (client, waiter) in &self.waiters {
@@ -1039,7 +1132,7 @@ impl Judge {
         let since = |name: String| now.get(&name).unwrap_or(&0) - self.counted.get(&name).unwrap_or(&0);
         let wrong = with(|world| {
             world.replied.iter().find_map(|(command, replied)| {
-                let name = command.strip_prefix("cl.").filter(|name| *name != "top")?;
+                let name = command.strip_prefix("CL.").filter(|name| *name != "TOP")?.to_lowercase();
                 let [admitted, refused, errors, repeated] =
                     ["admitted", "refused", "errors", "repeated"].map(|what| since(format!("{name}_{what}")));
                 let counted = [admitted + refused + errors + repeated, errors];
@@ -1297,6 +1390,10 @@ impl Judge {
         let mut model = contract::model_of(&call, now, lead(), &held)?;
         if call.has_chain() || call.hold.is_some() {
             let book = contract::book_of(&call, &held)?;
+            // At an instant before it began, a part looks like one from before the clock was set back.
+            if book.iter().any(|held| held.begins_after(now)) {
+                return None;
+            }
             return Some(accounts::take(&call, &mut model, &book, true)?.ok()?.is_admitted);
         }
         let rows = model.peek(&call.parts).ok()?;

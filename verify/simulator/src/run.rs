@@ -1,5 +1,7 @@
 //! Runs of histories: each in a child of this process, with a module that it loads itself.
 
+use std::rc::Rc;
+
 use crate::boundary::{self, Child, End, Module};
 use crate::clock;
 use crate::history::{History, Settings, Step, time};
@@ -66,7 +68,7 @@ fn play(module: &Module, source: &Source, mut say: Option<&mut dyn FnMut(&str)>)
     let begin = clock::monotonic();
     // Once for nothing, so that what stays from a load and a call is not counted as lost.
     server::load(module);
-    server::client_call(1, ["CL.THROTTLE", "warm", "0", "1", "1"].map(Into::into).to_vec());
+    server::client_call(1, Rc::new(["CL.THROTTLE", "warm", "0", "1", "1"].map(Into::into).to_vec()));
     server::unload(module);
     let memory = boundary::memory();
     with(|world| *world = world::World::fresh(world.settings.clone()));
@@ -149,7 +151,7 @@ fn finish(module: &Module, memory: i64) {
         server::step(&Step::Close(client));
     }
     server::step(&Step::Pass(1000 * MILLI));
-    server::step(&Step::Call(1, vec![b"FLUSHALL".into()]));
+    server::step(&Step::Call(1, Rc::new(vec![b"FLUSHALL".into()])));
     server::step(&Step::Pass(1000 * MILLI));
     server::unload(module);
     with(|world| {

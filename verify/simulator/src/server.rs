@@ -83,7 +83,8 @@ fn enter(context: Context, run: impl FnOnce(usize)) -> Context {
         world.depth -= 1;
         let context = world.contexts.pop().unwrap_or_default();
         if world.depth == 0 {
-            let left = world.open.iter().filter(|open| !open.is_lost).count();
+            let are_open = !world.open.is_empty();
+            let left = if are_open { world.open.iter().filter(|open| !open.is_lost).count() } else { 0 };
             if left > 0 {
                 world.violates("handles", format!("{left} keys are left open"));
             }
@@ -117,7 +118,7 @@ fn flush_effects() {
                 continue;
             }
             let applied = commands::apply(image, db, &words, now, false);
-            commands::keys(&words).iter().for_each(|key| world.touched.insert(db, key, ()));
+            commands::keys(&words).iter().for_each(|key| world.touched.note(db, key, || ()));
             if let Reply::Error(error) = applied.reply {
                 let line = crate::history::line(&words);
                 world.violates("replication", format!("the effect {line} fails: {error}"));
@@ -144,8 +145,8 @@ fn expire(db: i32, key: &[u8]) {
         world.note(db, key);
         world.keys.remove(db, key);
         world.effects.push((db, vec![b"DEL".into(), key.into()]));
-        world.touched.insert(db, key, ());
-        world.signalled.insert(db, key, ());
+        world.touched.note(db, key, || ());
+        world.signalled.note(db, key, || ());
         world.gone.insert(db, key, clock::monotonic());
         if world.settings.beside {
             world.open.iter_mut().for_each(|open| open.is_lost |= !open.is_new);
@@ -163,7 +164,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// Opens a key for the module.
-pub fn open(db: i32, key: &[u8], writes: bool) -> usize {
+pub fn open(db: i32, key: &Rc<[u8]>, writes: bool) -> usize {
     let is_busy = with(|world| {
         world.openings += u64::from(writes);
         // Without a rhythm: whoever opens a key twice in a row would otherwise never be done.
@@ -173,10 +174,12 @@ pub fn open(db: i32, key: &[u8], writes: bool) -> usize {
         with(|world| world.disturbances = u64::MAX >> 1);
         return 0;
     }
-    with(|world| world.disturbances += u64::from(world.is_expired(db, key)));
-    unit(|| expire(db, key));
+    if with(|world| world.is_expired(db, key)) {
+        with(|world| world.disturbances += 1);
+        unit(|| expire(db, key));
+    }
     with(|world| {
-        world.touched.insert(db, key, ());
+        world.touched.note(db, key, || ());
         world.open(db, key, writes)
     })
 }
@@ -192,7 +195,7 @@ pub fn created(key: Option<(i32, Bytes)>) {
 pub fn signal(db: i32, key: &[u8]) {
     with(|world| {
         world.looked_up(db, key, "SignalModifiedKey");
-        world.signalled.insert(db, key, ());
+        world.signalled.note(db, key, || ());
     });
     if with(|world| world.settings.version.starts_with('8')) {
         expire(db, key);
@@ -202,13 +205,13 @@ pub fn signal(db: i32, key: &[u8]) {
 /// Publishes a keyspace event: other modules act, and the module is told.
 pub fn notify(db: i32, class: i32, event: &str, key: &[u8]) {
     if class != class::NEW {
-        with(|world| world.published.insert(db, key, ()));
+        with(|world| world.published.note(db, key, || ()));
     }
     let acts = with(|world| {
         let acts = world.settings.beside && !world.is_reacting;
         // Who changes a key in the very event in which it is created breaks the server's own commands, too.
         let may = |one: &Reaction| {
-            let of_all = ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&commands::name(&one.words).as_str());
+            let of_all = ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&&*commands::name(&one.words));
             event != "new" || !(of_all || one.words.iter().any(|word| word == key))
         };
         let found = world
@@ -272,23 +275,23 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
     let name = commands::name(words);
     for key in commands::keys(words) {
         if with(|world| world.commands_running <= 1) {
-            with(|world| world.looked_up(db, &key, &name));
+            with(|world| world.looked_up(db, key, &name));
         }
-        expire(db, &key);
+        expire(db, key);
         with(|world| {
-            world.note(db, &key);
-            world.touched.insert(db, &key, ());
-            world.signalled.insert(db, &key, ());
+            world.note(db, key);
+            world.touched.note(db, key, || ());
+            world.signalled.note(db, key, || ());
         });
     }
     // It looks up the key in the other database, too, and signals it there.
-    if let ("MOVE", [_, key, to]) = (name.as_str(), &words[..])
+    if let ("MOVE", [_, key, to]) = (&*name, &words[..])
         && let Some(to) = commands::number(to)
     {
         expire(to as i32, key);
-        with(|world| world.signalled.insert(to as i32, key, ()));
+        with(|world| world.signalled.note(to as i32, key, || ()));
     }
-    let flushed = match name.as_str() {
+    let flushed = match &*name {
         "FLUSHDB" => Some(db),
         "FLUSHALL" => Some(-1),
         _ => None,
@@ -297,11 +300,11 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
         fire(event::FLUSH, 0, [0, db]);
     }
     let applied = with(|world| {
-        if flushed.is_some() || name == "SWAPDB" {
+        if flushed.is_some() || *name == *"SWAPDB" {
             for key in world.keys.iter().map(|(_, key, _)| key.clone()).collect::<Vec<_>>() {
                 for db in 0..2 {
-                    world.signalled.insert(db, &key, ());
-                    world.published.insert(db, &key, ());
+                    world.signalled.note(db, &key, || ());
+                    world.published.note(db, &key, || ());
                 }
             }
         }
@@ -313,7 +316,7 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
     if let Some(db) = flushed {
         fire(event::FLUSH, 1, [0, db]);
     }
-    if name == "SWAPDB" {
+    if *name == *"SWAPDB" {
         let number = |at: usize| String::from_utf8_lossy(&words[at]).parse().unwrap_or(0);
         fire(event::SWAP, 0, [number(1), number(2)]);
     }
@@ -334,7 +337,7 @@ fn replied(words: &Words, context: &Context) -> Option<Reply> {
     };
     if is_counted {
         with(|world| {
-            let [all, errors] = world.replied.entry(commands::name(words).to_lowercase()).or_default();
+            let [all, errors] = world.replied.entry(commands::name(words)).or_default();
             (*all, *errors) = (*all + 1, *errors + u64::from(is_error));
         });
     }
@@ -364,7 +367,7 @@ fn run_module(code: Code, context: Context, key: Option<usize>) -> Context {
 /// The keys of a call, as the server finds them before it checks permissions.
 fn keys_of(words: &Words) -> Vec<Bytes> {
     let Some(command) = with(|world| world.commands.get(commands::name(words).as_bytes()).copied()) else {
-        return commands::keys(words);
+        return commands::keys(words).to_vec();
     };
     if !command.finds_keys {
         return words.get(1).filter(|_| command.has_keys).cloned().into_iter().collect();
@@ -431,10 +434,10 @@ fn cluster(world: &World, what: &[u8]) -> Option<Reply> {
 pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Result<Option<Reply>, i32> {
     let (db, client) = with(|world| (world.context(context).db, world.context(context).client));
     let name = commands::name(&words);
-    if name == "CLUSTER" && with(|world| world.in_cluster()) {
+    if *name == *"CLUSTER" && with(|world| world.in_cluster()) {
         return Ok(with(|world| cluster(world, &words[1])));
     }
-    if name == "MODULE" {
+    if *name == *"MODULE" {
         let others = usize::from(with(|world| world.settings.beside));
         return Ok(Some(Reply::Array(vec![Reply::Null; others])));
     }
@@ -462,6 +465,7 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
             Err(libc::EPERM)
         };
     }
+    let words = Rc::new(words);
     with(begin_command);
     let reply = unit(|| {
         let Some(command) = command else { return Some(run_own(db, &words, flags.contains('!'))) };
@@ -476,7 +480,7 @@ pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Re
             db,
             client,
             flags: flag::DENY_BLOCKING,
-            words: Rc::new(words.clone()),
+            words: Rc::clone(&words),
             ..Context::default()
         };
         let context = run_module(command.code, context, key);
@@ -500,12 +504,12 @@ fn begin_command(world: &mut World) {
 }
 
 /// Runs a call of a client, and answers it unless it waits.
-fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
+fn execute(id: u64, words: &Rc<Words>, flags: u32) -> Option<Reply> {
     let name = commands::name(words);
     let (db, user) = with(|world| {
         world.clients.get(&id).map(|client| (client.db, client.user.clone())).unwrap_or_default()
     });
-    let own = match name.as_str() {
+    let own = match &*name {
         "SELECT" => {
             let db = words.get(1).and_then(|word| String::from_utf8_lossy(word).parse().ok()).unwrap_or(0);
             with(|world| world.clients.entry(id).or_default().db = db);
@@ -552,8 +556,7 @@ fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
     let reply = match command {
         None => Some(unit(|| run_own(db, words, true))),
         Some(command) => {
-            let context =
-                Context { db, client: id, flags, words: Rc::new(words.clone()), ..Context::default() };
+            let context = Context { db, client: id, flags, words: Rc::clone(words), ..Context::default() };
             let context = run_module(command.code, context, None);
             match context.has_blocked {
                 Some(blocked) => {
@@ -711,7 +714,7 @@ pub fn info() -> Vec<(String, String)> {
 }
 
 /// A client sends a call.
-pub fn client_call(id: u64, words: Words) {
+pub fn client_call(id: u64, words: Rc<Words>) {
     let name = commands::name(&words);
     let is_paused = with(|world| clock::wall() / MILLI < world.paused_until);
     let waits = with(|world| {
@@ -720,9 +723,9 @@ pub fn client_call(id: u64, words: Words) {
             .entry(id)
             .or_insert_with(|| Client { user: b"default".into(), ..Client::default() });
         let waits = client.blocked.is_some()
-            || (is_paused && !["CLIENT", "INFO", "CL.PEEK", "CL.MPEEK"].contains(&name.as_str()));
+            || (is_paused && !["CLIENT", "INFO", "CL.PEEK", "CL.MPEEK"].contains(&&*name));
         if waits {
-            client.pending.push_back(words.clone());
+            client.pending.push_back(Rc::clone(&words));
             world.behind.insert(id);
         }
         waits
@@ -731,7 +734,7 @@ pub fn client_call(id: u64, words: Words) {
         return;
     }
     let queued = with(|world| world.clients.get_mut(&id).and_then(|client| client.queued.take()));
-    let reply = match (name.as_str(), queued) {
+    let reply = match (&*name, queued) {
         ("MULTI", _) => {
             with(|world| world.clients.entry(id).or_default().queued = Some(vec![]));
             Some(Reply::Simple("OK".into()))
@@ -739,12 +742,12 @@ pub fn client_call(id: u64, words: Words) {
         ("EXEC", Some(calls)) => {
             with(begin_command);
             let replies = unit(|| {
-                let run = |words: &Words| {
+                let run = |words: &Rc<Words>| {
                     let reply = execute(id, words, flag::MULTI | flag::DENY_BLOCKING).unwrap_or(Reply::Null);
                     let db = with(|world| world.clients.get(&id).map_or(0, |client| client.db));
                     let answer = Answer {
                         client: id,
-                        words: Rc::new(words.clone()),
+                        words: Rc::clone(words),
                         db,
                         reply: reply.clone(),
                         waited: None,
@@ -759,25 +762,18 @@ pub fn client_call(id: u64, words: Words) {
             Some(Reply::Array(replies))
         }
         (_, Some(mut calls)) => {
-            calls.push(words.clone());
+            calls.push(Rc::clone(&words));
             with(|world| world.clients.entry(id).or_default().queued = Some(calls));
             Some(Reply::Simple("QUEUED".into()))
         }
-        ("LUA", None) => execute(id, &words[1..].to_vec(), flag::LUA | flag::DENY_BLOCKING),
+        ("LUA", None) => execute(id, &Rc::new(words[1..].to_vec()), flag::LUA | flag::DENY_BLOCKING),
         _ => execute(id, &words, 0),
     };
-    let words = if name == "LUA" { words[1..].to_vec() } else { words };
+    let words = if *name == *"LUA" { Rc::new(words[1..].to_vec()) } else { words };
     if let Some(reply) = reply {
         with(|world| {
             let db = world.clients.get(&id).map_or(0, |client| client.db);
-            world.answers.push(Answer {
-                client: id,
-                words: Rc::new(words),
-                db,
-                reply,
-                waited: None,
-                at: clock::monotonic(),
-            });
+            world.answers.push(Answer { client: id, words, db, reply, waited: None, at: clock::monotonic() });
         });
     }
 }
@@ -902,7 +898,7 @@ fn pass(nanos: i64) {
 /// Lets a step of a history happen.
 pub fn step(step: &Step) {
     match step {
-        Step::Call(client, words) => client_call(*client, words.clone()),
+        Step::Call(client, words) => client_call(*client, Rc::clone(words)),
         Step::Close(client) => close(*client),
         Step::Pass(nanos) => pass(*nanos),
         Step::Hang(nanos) => clock::pass(*nanos),
@@ -957,7 +953,7 @@ fn evict(db: i32, key: &[u8]) {
             return false;
         }
         world.effects.push((db, vec![b"DEL".into(), key.into()]));
-        world.touched.insert(db, key, ());
+        world.touched.note(db, key, || ());
         true
     });
     if gone {

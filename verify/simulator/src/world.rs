@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use crate::clock;
+use crate::commands::Name;
 use crate::history::Settings;
-use crate::keyspace::{Bytes, Keyspace, Places, Score, Value, ZSet};
+use crate::keyspace::{Bytes, Entry, Keyspace, Noted, Places, Score, Value, ZSet};
 use crate::slab::Slab;
 
 /// A key as it is: its value, and its expiry in milliseconds.
@@ -184,11 +185,11 @@ pub struct Client {
     /// Since when, in nanoseconds of the monotonic clock.
     pub since: i64,
     /// Calls of a transaction that has begun.
-    pub queued: Option<Vec<Words>>,
+    pub queued: Option<Vec<Rc<Words>>>,
     /// The user.
     pub user: Bytes,
     /// Calls that arrived while it was blocked.
-    pub pending: VecDeque<Words>,
+    pub pending: VecDeque<Rc<Words>>,
 }
 
 /// A command of the module.
@@ -255,7 +256,7 @@ pub struct World {
     /// The keys by the stream of effects, while anybody listens to it.
     pub image: Option<Keyspace>,
     /// Keys that the stream has changed since they were last compared.
-    pub touched: Places<()>,
+    pub touched: Noted<()>,
     /// Effects of the unit that is running.
     pub effects: Vec<(i32, Words)>,
     /// How many effects there have been.
@@ -332,7 +333,7 @@ pub struct World {
     /// The configuration epoch of this node, which rises when a slot comes.
     pub epoch: u64,
     /// The replies of each of the module's commands: how many, and how many of them errors.
-    pub replied: BTreeMap<String, [u64; 2]>,
+    pub replied: BTreeMap<Name, [u64; 2]>,
     /// How many commands, timers or events are running inside each other.
     pub depth: u32,
     /// How many commands are running inside each other.
@@ -360,11 +361,11 @@ pub struct World {
     /// Lines of the server's log.
     pub log: Vec<String>,
     /// Keys that a call has looked up, with their values before.
-    pub seen: Places<Held>,
+    pub seen: Noted<Held>,
     /// Keys of which a change was signalled, and published, since they were first looked up.
-    pub signalled: Places<()>,
+    pub signalled: Noted<()>,
     /// See `signalled`.
-    pub published: Places<()>,
+    pub published: Noted<()>,
     /// Whether `seen` is kept.
     pub sees: bool,
 }
@@ -504,22 +505,27 @@ impl World {
 
     /// Notes what a key was before the module could change it.
     pub fn note(&mut self, db: i32, key: &[u8]) {
-        if self.sees && self.seen.get(db, key).is_none() {
-            let before = self.keys.get(db, key).map(|entry| (entry.value.clone(), entry.expiry));
-            self.seen.insert(db, key, before);
+        if self.sees {
+            let before = || self.keys.get(db, key).map(|entry| (entry.value.clone(), entry.expiry));
+            self.seen.note(db, key, before);
         }
     }
 
     /// Opens a key that has not expired. A key that does not exist is open for writing only.
-    pub fn open(&mut self, db: i32, name: &[u8], writes: bool) -> usize {
+    pub fn open(&mut self, db: i32, name: &Rc<[u8]>, writes: bool) -> usize {
         self.note(db, name);
         let expired = self.is_expired(db, name);
         let incarnation = self.keys.get(db, name).filter(|_| !expired).map_or(0, |entry| entry.incarnation);
         if incarnation == 0 && !writes {
             return 0;
         }
-        let (name, range) = (name.into(), None);
+        let (name, range) = (Rc::clone(name), None);
         self.open.insert(OpenKey { db, name, writes, incarnation, range, is_new: false, is_lost: false })
+    }
+
+    /// A key that has not expired.
+    pub fn living(&self, db: i32, name: &[u8]) -> Option<&Entry> {
+        self.keys.get(db, name).filter(|entry| entry.expiry.is_none_or(|at| self.time() <= at))
     }
 
     /// Whether the expiry of a key has passed.
@@ -528,35 +534,41 @@ impl World {
         expiry.is_some_and(|at| self.time() > at)
     }
 
-    /// The open key behind a pointer. Its value must not have been taken away by somebody else.
-    fn opened(&mut self, key: usize, doing: &str) -> Option<OpenKey> {
-        let Some(open) = self.open.get(key).cloned() else {
+    /// The value of the open key behind a pointer, which must not have been taken away by somebody else;
+    /// `Some(None)` for an empty key.
+    fn opened(&mut self, key: usize, doing: &str) -> Option<Option<&mut Entry>> {
+        let Some(open) = self.open.get(key) else {
             self.violates("handles", format!("{doing}: the key is not open"));
             return None;
         };
         if open.is_lost {
             let name = open.name.escape_ascii();
-            self.violates("handles", format!("{doing}: another module may have acted on {name}"));
+            let text = format!("{doing}: another module may have acted on {name}");
+            self.violates("handles", text);
             return None;
         }
-        let now = self.keys.get(open.db, &open.name).map_or(0, |entry| entry.incarnation);
-        if open.incarnation != 0 && now != open.incarnation {
+        if open.incarnation == 0 {
+            return Some(None);
+        }
+        let is_there = self.keys.get(open.db, &open.name).map(|entry| entry.incarnation);
+        if is_there != Some(open.incarnation) {
             let name = open.name.escape_ascii();
-            self.violates("handles", format!("{doing}: the value of the open key {name} is gone"));
+            let text = format!("{doing}: the value of the open key {name} is gone");
+            self.violates("handles", text);
             return None;
         }
-        Some(open)
+        Some(self.keys.get_mut(open.db, &open.name))
     }
 
     /// The same, to be written to.
     fn writable(&mut self, key: usize, doing: &str) -> Option<OpenKey> {
-        let open = self.opened(key, doing)?;
+        self.opened(key, doing)?;
+        let open = self.open.get(key)?.clone();
         if !open.writes {
             self.violates("handles", format!("{doing}: the key is open for reading"));
             return None;
         }
-        let now = self.keys.get(open.db, &open.name).map_or(0, |entry| entry.incarnation);
-        if now != open.incarnation {
+        if open.incarnation == 0 && self.keys.get(open.db, &open.name).is_some() {
             let name = open.name.escape_ascii();
             self.violates("handles", format!("{doing}: {name} was created after it was opened as empty"));
             return None;
@@ -585,8 +597,7 @@ impl World {
 
     /// The value of an open key.
     fn value(&mut self, key: usize, doing: &str) -> Option<&mut Value> {
-        let open = self.opened(key, doing)?;
-        self.keys.get_mut(open.db, &open.name).filter(|_| open.incarnation != 0).map(|entry| &mut entry.value)
+        self.opened(key, doing)?.map(|entry| &mut entry.value)
     }
 
     /// The type of an open key's value.
@@ -611,11 +622,13 @@ impl World {
 
     /// The expiry of an open key, in milliseconds of the wall clock; -1 for none.
     pub fn expiry(&mut self, key: usize) -> i64 {
-        let Some(open) = self.opened(key, "GetAbsExpire") else { return -1 };
-        if open.incarnation == 0 {
-            self.violates("handles", "GetAbsExpire: the key is empty");
+        match self.opened(key, "GetAbsExpire") {
+            None => return -1,
+            Some(Some(entry)) => return entry.expiry.unwrap_or(-1),
+            Some(None) => {}
         }
-        self.keys.get(open.db, &open.name).and_then(|entry| entry.expiry).unwrap_or(-1)
+        self.violates("handles", "GetAbsExpire: the key is empty");
+        -1
     }
 
     /// Sets the expiry of an open key; -1 for none.
@@ -684,7 +697,7 @@ impl World {
         }
     }
 
-    fn zset(&mut self, key: usize, doing: &str) -> Option<&mut ZSet> {
+    fn zset(&mut self, key: usize, doing: &str) -> Option<&mut Rc<ZSet>> {
         match self.value(key, doing) {
             Some(Value::ZSet(set)) => Some(set),
             _ => None,
@@ -713,13 +726,13 @@ impl World {
         let Some(open) = self.writable(key, "ZsetAdd") else { return (NOP, None) };
         let mut created = None;
         if open.incarnation == 0 {
-            created = self.create(key, &open, Value::ZSet(ZSet::default()));
+            created = self.create(key, &open, Value::ZSet(Rc::default()));
         }
         let Some(set) = self.zset(key, "ZsetAdd") else { return (NOP, created) };
         if only_new && set.scores.contains_key(&*member) {
             return (NOP, created);
         }
-        (if set.put(&member, score) { ADDED } else { UPDATED }, created)
+        (if Rc::make_mut(set).put(&member, score) { ADDED } else { UPDATED }, created)
     }
 
     /// Removes a member. A set without members is deleted.
@@ -727,7 +740,7 @@ impl World {
         let member = self.bytes(member);
         let Some(open) = self.writable(key, "ZsetRem") else { return };
         let Some(set) = self.zset(key, "ZsetRem") else { return };
-        set.remove(&member);
+        Rc::make_mut(set).remove(&member);
         if set.scores.is_empty() {
             self.keys.remove(open.db, &open.name);
             if let Some(handle) = self.open.get_mut(key) {
@@ -792,10 +805,10 @@ impl World {
         let open = self.writable(key, "HashSet")?;
         let mut created = None;
         if open.incarnation == 0 {
-            created = self.create(key, &open, Value::Hash(BTreeMap::new()));
+            created = self.create(key, &open, Value::Hash(Rc::default()));
         }
         if let Some(Value::Hash(fields)) = self.value(key, "HashSet") {
-            fields.insert(field.to_vec(), value.to_vec());
+            Rc::make_mut(fields).insert(field.to_vec(), value.to_vec());
         }
         created
     }

@@ -135,6 +135,10 @@ fn theme(seed: u64) -> (Rng, Theme, usize) {
     (random, THEMES[number], number)
 }
 
+fn call(client: u64, line: &str) -> Step {
+    Step::Call(client, Rc::new(words(line).unwrap_or_default()))
+}
+
 impl Writer {
     /// The settings of the world of a seed.
     pub fn settings(seed: u64) -> Settings {
@@ -193,10 +197,7 @@ impl Writer {
             writer.planned.extend((1..=writer.clients).map(user));
         }
         if writer.selects && writer.random.u8(..3) == 0 {
-            let calls = (1..=writer.clients)
-                .step_by(2)
-                .map(|one| Step::Call(one, vec![b"SELECT".into(), b"1".into()]));
-            writer.planned.extend(calls);
+            writer.planned.extend((1..=writer.clients).step_by(2).map(|one| call(one, "SELECT 1")));
         }
         writer.is_wide = number >= 8 && writer.random.u8(..6) == 0;
         let count = if writer.is_wide { writer.random.usize(18..=24) } else { writer.random.usize(2..=7) };
@@ -234,7 +235,7 @@ impl Writer {
         if theme.1 > 10 && writer.random.u8(..8) == 0 {
             // Other owners hold almost as many parts as there may be.
             let line = writer.parts_of_others(&format!("{}h0", writer.tag));
-            writer.planned.push(Step::Call(1, words(&line).unwrap_or_default()));
+            writer.planned.push(call(1, &line));
         }
         writer
     }
@@ -548,10 +549,35 @@ impl Writer {
         Some(format!("CL.MSETTLE {} {} {} {units}{age} FLOW {flow} MS", key.name, key.kind, key.limit))
     }
 
+    /// A call that a client repeats by other limiters, because the reply does not come: often after the key
+    /// for which it waits was overwritten.
+    fn retried(&mut self) -> Option<String> {
+        let awaited = self.awaited(50)?;
+        let once = String::from_utf8(awaited.once?).ok()?;
+        let mut others = self.keys.clone();
+        others.retain(|key| key.name != awaited.parts[0].key);
+        self.random.shuffle(&mut others);
+        others.truncate(awaited.parts.len());
+        let limiters: Limiters = others.into_iter().map(|key| (key, "")).collect();
+        let limiters = self.limiters(&limiters, Quantities::Taken, 30);
+        let line = format!("CL.MTAKE{limiters} ONCE {once} {} MS", self.time(50, 5_000));
+        if self.random.bool() {
+            return Some(line);
+        }
+        let client = self.client();
+        self.planned.push(call(client, &line));
+        Some(format!("SET {} text", awaited.parts[0].key))
+    }
+
     fn several(&mut self) -> String {
         let what = self.random.u8(..10);
         if (1..=3).contains(&what)
             && let Some(line) = self.settled_flow()
+        {
+            return line;
+        }
+        if what == 4
+            && let Some(line) = self.retried()
         {
             return line;
         }
@@ -582,6 +608,13 @@ impl Writer {
         };
         let shadows = if what > 3 { 12 } else { 0 };
         let mut line = format!("{verb}{}", self.limiters(&limiters, quantities, shadows));
+        if quantities == Quantities::Renewed && self.chance(30) {
+            // Together with a place, of which others may hold all.
+            let is_other = |key: &&Key| limiters.iter().all(|(own, _)| own.name != key.name);
+            let places = self.keys.iter().filter(|key| key.kind == "LEASE").filter(is_other).cloned();
+            let places = places.zip(["", " ELSE", " ELSE"]).collect::<Limiters>();
+            line += &self.limiters(&places, quantities, 0);
+        }
         if let Some(age) = age {
             line += &format!(" AGO {age}");
         }
@@ -746,7 +779,7 @@ impl Writer {
                 }
             };
             let client = self.client();
-            self.planned.push(Step::Call(client, words(&line).unwrap_or_default()));
+            self.planned.push(call(client, &line));
         }
         begin
     }
@@ -773,7 +806,7 @@ impl Writer {
                 // The server would not run a transaction with one.
                 let is_queued =
                     with(|world| world.clients.get(&client).is_some_and(|one| one.queued.is_some()));
-                Step::Call(client, self.written(words, !is_queued))
+                Step::Call(client, Rc::new(self.written(Rc::unwrap_or_clone(words), !is_queued)))
             }
             Step::Reacts(times, key, words) => Step::Reacts(times, key, self.written(words, false)),
             step => step,
@@ -806,16 +839,15 @@ impl Writer {
             drawn -= weights[what];
             what += 1;
         }
-        let call = |client: u64, line: String| Step::Call(client, words(&line).unwrap_or_default());
         let client = self.client();
         match what {
-            0 => call(client, self.single()),
-            1 => call(client, self.several()),
+            0 => call(client, &self.single()),
+            1 => call(client, &self.several()),
             2 => match self.throttled() {
-                Some(line) => call(client, line),
-                None => call(client, self.single()),
+                Some(line) => call(client, &line),
+                None => call(client, &self.single()),
             },
-            3 => call(client, self.flow()),
+            3 => call(client, &self.flow()),
             4 => self.pass(),
             5 => Step::Hang(self.random.i64(1..800) * MILLI),
             6 => {
@@ -837,18 +869,18 @@ impl Writer {
                 });
                 let Some(one) = self.random.choice(waiting) else { return Step::Close(client) };
                 match self.random.u8(..4) {
-                    0 => call(client, format!("CLIENT UNBLOCK {one} TIMEOUT")),
-                    1 => call(client, format!("CLIENT UNBLOCK {one} ERROR")),
-                    2 => call(client, format!("CLIENT KILL {one}")),
+                    0 => call(client, &format!("CLIENT UNBLOCK {one} TIMEOUT")),
+                    1 => call(client, &format!("CLIENT UNBLOCK {one} ERROR")),
+                    2 => call(client, &format!("CLIENT KILL {one}")),
                     _ => Step::Close(one),
                 }
             }
-            8 => call(client, self.native()),
+            8 => call(client, &self.native()),
             9 => match self.random.u8(..3) {
-                0 => call(client, format!("LUA {}", self.single())),
-                1 => call(client, format!("LUA {}", self.several())),
+                0 => call(client, &format!("LUA {}", self.single())),
+                1 => call(client, &format!("LUA {}", self.several())),
                 _ => {
-                    self.planned.push(call(client, "EXEC".into()));
+                    self.planned.push(call(client, "EXEC"));
                     for _ in 0..self.random.u8(1..4) {
                         let line = match self.random.u8(..4) {
                             0 => self.single(),
@@ -856,9 +888,9 @@ impl Writer {
                             2 => self.flow(),
                             _ => self.native(),
                         };
-                        self.planned.push(call(client, line));
+                        self.planned.push(call(client, &line));
                     }
-                    call(client, "MULTI".into())
+                    call(client, "MULTI")
                 }
             },
             10 => Step::Replica(

@@ -103,7 +103,8 @@ fn follow(number: u64, steps: u32) -> usize {
             Some(Step::Close(id)) => drop(clients.remove(&id)),
             Some(Step::Role(true)) => drop(observer.text("REPLICAOF 127.0.0.1 1")),
             Some(Step::Role(false)) => drop(observer.text("REPLICAOF NO ONE")),
-            Some(Step::Call(id, mut words)) => {
+            Some(Step::Call(id, words)) => {
+                let mut words = words.to_vec();
                 if words[0] == b"CLIENT" {
                     let one = String::from_utf8_lossy(&words[2]).parse().expect("a client");
                     words[2] = clients[&one].0.id.to_string().into_bytes();
