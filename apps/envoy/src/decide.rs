@@ -6,7 +6,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::proto::{
     Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use crate::server::Server;
+use crate::server::{self, Server};
 use crate::settings::{Settings, Unavailable};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
@@ -105,6 +105,8 @@ impl Limiter<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Row {
     admitted: bool,
+    /// The most hits at once.
+    limit: u64,
     remaining: u64,
     /// The time until the same hits would be admitted, or until the limiter is fully replenished.
     wait: Duration,
@@ -115,14 +117,16 @@ struct Row {
 impl From<&Answer> for Row {
     fn from(answer: &Answer) -> Self {
         let wait = answer.retry_after().unwrap_or(answer.reset_after);
-        Self { admitted: answer.admitted(), remaining: answer.remaining, wait, held: false }
+        let Answer { limit, remaining, .. } = *answer;
+        Self { admitted: answer.admitted(), limit, remaining, wait, held: false }
     }
 }
 
 impl From<&Balance> for Row {
     fn from(balance: &Balance) -> Self {
         let wait = balance.retry_after.unwrap_or(balance.reset_after);
-        Self { admitted: !balance.over_limit, remaining: balance.remaining, wait, held: false }
+        let Balance { over_limit, limit, remaining, .. } = *balance;
+        Self { admitted: !over_limit, limit, remaining, wait, held: false }
     }
 }
 
@@ -633,9 +637,8 @@ impl Decider {
             if row.held {
                 return;
             }
-            let limit = found.rule.requests_per_unit;
-            let used = u64::from(limit).saturating_sub(row.remaining);
-            let near = used.saturating_sub(near(limit, self.settings.near_limit_ratio));
+            let used = row.limit.saturating_sub(row.remaining);
+            let near = used.saturating_sub(near(row.limit, self.settings.near_limit_ratio));
             counters.near.fetch_add(near.min(hits), Relaxed);
         }
     }
@@ -698,7 +701,8 @@ impl Decider {
                 let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
                 if logged.is_none_or(|logged| logged.elapsed() >= PAUSE) {
                     *logged = Some(Instant::now());
-                    tracing::error!("the server has not decided: {error}");
+                    let at = server::place(&self.settings.servers);
+                    tracing::error!("the server {at} has not decided: {error}");
                 }
             }
         }
@@ -717,7 +721,8 @@ fn all_refuse(asked: &[Asked], rows: &[Row]) -> bool {
 }
 
 /// Returns the number of hits after which further ones are near a limit.
-fn near(limit: u32, ratio: f64) -> u64 {
+fn near(limit: u64, ratio: f64) -> u64 {
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
     // A duration is what has a whole part.
     Duration::try_from_secs_f64(f64::from(limit) * ratio).map_or(0, |hits| hits.as_secs())
 }
@@ -734,7 +739,7 @@ fn with_waits(limiters: &[Limiter<'_>], mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 const fn refused() -> Row {
-    Row { admitted: false, remaining: 0, wait: Duration::ZERO, held: false }
+    Row { admitted: false, limit: 0, remaining: 0, wait: Duration::ZERO, held: false }
 }
 
 /// Returns the row of a limiter that admits nothing.

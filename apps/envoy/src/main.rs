@@ -68,8 +68,12 @@ fn main() -> ExitCode {
 
 fn check(folder: &Path) -> Result<(), Box<dyn Error>> {
     let merge = env::var("MERGE_DOMAIN_CONFIG").is_ok_and(|text| settings::flag(&text) == Some(true));
-    let config = load(&watch::read(folder)?, merge)?;
-    println!("{} domains, {} rules", config.domains(), config.rules().count());
+    let files = watch::read(folder)?;
+    if files.is_empty() {
+        return Err(format!("{}: has no file whose name ends in .yaml or .yml", folder.display()).into());
+    }
+    let config = load(&files, merge)?;
+    println!("domains: {}, rules: {}", config.domains(), config.rules().count());
     Ok(())
 }
 
@@ -117,7 +121,9 @@ fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
 fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
     let mut server = Server::builder().max_connection_age_grace(settings.max_connection_age_grace);
     if let Some(tls) = &settings.grpc_tls {
-        server = server.tls_config(certificates(tls)?)?;
+        let wrong =
+            |error| format!("GRPC_SERVER_USE_TLS with {}: {}", tls.names(), settings::with_causes(&error));
+        server = server.tls_config(certificates(tls)?).map_err(wrong)?;
     }
     if let Some(age) = settings.max_connection_age {
         server = server.max_connection_age(age);
@@ -146,10 +152,27 @@ impl Signals {
     }
 }
 
+async fn bind(address: &str) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(settings::named(address))
+}
+
+fn socket(path: &Path) -> io::Result<UnixListener> {
+    // An earlier process may have left its socket.
+    let bound = match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => UnixListener::bind(path),
+    };
+    bound.map_err(settings::named(path.display()))
+}
+
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::default());
-    let connection = server::connect(&settings.servers, &metrics)?;
+    let connection = server::connect(&settings.servers, &metrics);
+    let connection = connection.map_err(|error| match &settings.servers.tls {
+        Some(tls) => format!("REDIS_TLS with {}: {error}", tls.names()),
+        None => error.to_string(),
+    })?;
     let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
     let merge = settings.merge_domains;
     if let Some(xds) = &settings.xds {
@@ -172,13 +195,13 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
 
     let (ends, ending) = channel::channel(());
     let mut tasks = tokio::task::JoinSet::new();
-    let http = TcpListener::bind(&settings.http).await?;
+    let http = bind(&settings.http).await?;
     tracing::info!("HTTP on {}", http.local_addr()?);
     let routes = http::routes(&decider, &health);
     let stop = stopped(ending.clone());
     tasks.spawn(async move { axum::serve(http, routes).with_graceful_shutdown(stop).await.map_err(boxed) });
     if let Some((address, path)) = &settings.prometheus {
-        let listener = TcpListener::bind(address).await?;
+        let listener = bind(address).await?;
         tracing::info!("Prometheus on {}", listener.local_addr()?);
         let routes = http::metrics(&decider, path);
         let stop = stopped(ending.clone());
@@ -210,7 +233,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     };
     match &settings.grpc {
         Address::Tcp(address) => {
-            let listener = TcpListener::bind(address).await?;
+            let listener = bind(address).await?;
             tracing::info!("gRPC on {}", listener.local_addr()?);
             // Otherwise a reply of several frames waits for the client's acknowledgement, up to 40 ms.
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -218,12 +241,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
                 .spawn(async move { connections::serve(incoming, router, age, ending).await.map_err(boxed) });
         }
         Address::Unix(path) => {
-            // An earlier process may have left its socket.
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            }
-            let incoming = UnixListenerStream::new(UnixListener::bind(path)?);
+            let incoming = UnixListenerStream::new(socket(path)?);
             tracing::info!("gRPC on {}", path.display());
             tasks
                 .spawn(async move { connections::serve(incoming, router, age, ending).await.map_err(boxed) });

@@ -212,14 +212,30 @@ fn sentinels(
 
 /// Reads `host:port`, the path of a socket, or a URL.
 fn address(text: &str, servers: &Servers) -> RedisResult<ConnectionInfo> {
-    if text.contains("://") {
+    let info = if text.contains("://") {
         text.into_connection_info()
     } else if text.starts_with('/') {
         ConnectionAddr::Unix(text.into()).into_connection_info()
     } else {
         let scheme = if servers.tls.is_some() { "rediss" } else { "redis" };
         format!("{scheme}://{text}").into_connection_info()
-    }
+    };
+    info.map_err(|error| {
+        let words = "REDIS_URL: must be host:port, the path of a socket, or a URL";
+        (ErrorKind::InvalidClientConfig, words, error.to_string()).into()
+    })
+}
+
+/// Says where the servers are, without their passwords.
+pub fn place(servers: &Servers) -> String {
+    let (name, urls) = match servers.urls.split_first() {
+        Some((name, urls)) if servers.deployment == Deployment::Sentinel => {
+            (format!("{name} of the Sentinels "), urls)
+        }
+        _ => (String::new(), servers.urls.as_slice()),
+    };
+    let addresses = urls.iter().filter_map(|url| Some(address(url, servers).ok()?.addr().to_string()));
+    format!("{name}at {}", addresses.collect::<Vec<_>>().join(", "))
 }
 
 fn with_auth(info: ConnectionInfo, auth: Option<&Auth>) -> ConnectionInfo {

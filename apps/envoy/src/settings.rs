@@ -3,6 +3,8 @@
 use crate::duration;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use std::error::Error;
+use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -114,16 +116,19 @@ pub struct Pems {
 }
 
 impl Tls {
+    /// Says which files they are.
+    pub fn names(&self) -> String {
+        let own = self.own.iter().flat_map(|(certificate, key)| [certificate, key]);
+        let names: Vec<_> = own.chain(&self.authority).map(|path| path.display().to_string()).collect();
+        if names.is_empty() { "the authorities of the system".to_owned() } else { names.join(", ") }
+    }
+
     /// Reads the files as they are now.
     ///
     /// # Errors
     /// Returns an error that names the file that cannot be read.
     pub fn read(&self) -> io::Result<Pems> {
-        let read = |path: &PathBuf| {
-            let named =
-                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-            fs::read(path).map_err(named)
-        };
+        let read = |path: &PathBuf| fs::read(path).map_err(named(path.display()));
         let own = match &self.own {
             Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
             None => None,
@@ -254,6 +259,17 @@ const WITH_XDS: [(&str, &str); 1] = [(
     "with CONFIG_TYPE=GRPC_XDS_SOTW rules come from the control plane",
 )];
 
+/// Those that have no effect unless the first one is true.
+const ENCRYPTED: [(&str, &str); 3] = [
+    ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT"),
+    ("REDIS_TLS", "REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY"),
+    (
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+        "CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT \
+         CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    ),
+];
+
 /// The variables that say what is the case here anyway, if they have this value.
 const ALREADY: [(&str, &str, &str); 1] =
     [("RUNTIME_IGNOREDOTFILES", "true", "files whose names begin with a dot are not read")];
@@ -326,10 +342,32 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         self.read(name, default, "a duration such as 500ms", duration::parse)
     }
 
-    fn number<N: FromStr>(&mut self, name: &str, default: N) -> N {
-        self.read(name, default, "a number", |text| text.parse().ok())
+    fn number<N: FromStr>(&mut self, name: &str, default: N, what: &str) -> N {
+        self.read(name, default, what, |text| text.parse().ok())
     }
 }
+
+/// Adds the file or the address that an error concerns.
+pub fn named(name: impl Display) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{name}: {error}"))
+}
+
+/// Says what an error says, and what its causes say that it does not.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The values of a port.
+const PORT: &str = "a number from 0 to 65535";
 
 impl Settings {
     /// Reads the settings from environment variables.
@@ -342,7 +380,7 @@ impl Settings {
         let (grpc_host, http_host) = (v.text_or("GRPC_HOST", "0.0.0.0"), v.text_or("HOST", "0.0.0.0"));
         let grpc = match v.text("GRPC_UDS") {
             Some(path) => Address::Unix(path.into()),
-            None => Address::Tcp(format!("{grpc_host}:{}", v.number::<u16>("GRPC_PORT", 8081))),
+            None => Address::Tcp(format!("{grpc_host}:{}", v.number::<u16>("GRPC_PORT", 8081, PORT))),
         };
         let grpc_tls = v.flag("GRPC_SERVER_USE_TLS").then(|| Tls {
             authority: v.path("GRPC_CLIENT_TLS_CACERT"),
@@ -352,7 +390,7 @@ impl Settings {
             v.errors
                 .push("GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned());
         }
-        let http = format!("{http_host}:{}", v.number::<u16>("PORT", 8080));
+        let http = format!("{http_host}:{}", v.number::<u16>("PORT", 8080, PORT));
         let prometheus = v.flag("USE_PROMETHEUS").then(|| {
             let address = v.text_or("PROMETHEUS_ADDR", ":9090");
             let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
@@ -364,7 +402,7 @@ impl Settings {
             v.text_or("RUNTIME_APPDIRECTORY", "config"),
         ];
         let servers = servers(&mut v);
-        let instances = v.number("INSTANCES", NonZeroU32::MIN);
+        let instances = v.number("INSTANCES", NonZeroU32::MIN, "a number from 1 to 4294967295");
         let choices = [
             ("error", Unavailable::Error),
             ("open", Unavailable::Open),
@@ -468,7 +506,16 @@ fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>, is_xds: bool) -> Vec
     let all = WITHOUT_MEANING.iter().chain(by_source);
     let all = all.flat_map(|(names, why)| names.split_whitespace().map(move |name| (name, why)));
     let set = all.filter(|(name, _)| is_set(name));
-    others.chain(set.map(|(name, why)| format!("{name} has no meaning here: {why}"))).collect()
+    let mut warnings: Vec<String> =
+        others.chain(set.map(|(name, why)| format!("{name} has no meaning here: {why}"))).collect();
+    for (switch, names) in ENCRYPTED {
+        if is_set(switch) || (!is_xds && names.starts_with("CONFIG_")) {
+            continue; // it is on, or named above
+        }
+        let set = names.split_whitespace().filter(|name| is_set(name));
+        warnings.extend(set.map(|name| format!("{name} has no meaning here: {switch} is not true")));
+    }
+    warnings
 }
 
 fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
@@ -512,7 +559,7 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
             Some(if factor > 0.0 { factor } else { 2.0 }) // as the library of the reference
         }),
         jitter: v.read("XDS_CLIENT_BACKOFF_JITTER", true, "true or false", flag),
-        most_bytes: match v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0) {
+        most_bytes: match v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0, "a number of bytes") {
             0 => 4 << 20, // that of gRPC
             most => most,
         },

@@ -6,6 +6,7 @@
 
 use crate::config::Config;
 use crate::decide::Decider;
+use crate::settings::named;
 use crate::yaml::Problem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +20,8 @@ use std::{fs, io};
 /// # Errors
 /// Returns an error if a file cannot be read or is not text.
 pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
-    let with_name =
-        |error: io::Error, path: &Path| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut paths: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|error| with_name(error, folder))? {
+    for entry in fs::read_dir(folder).map_err(named(folder.display()))? {
         let path = entry?.path();
         let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -35,13 +34,13 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
             // A file that was just removed is not an error. A broken link is an error, because its rules must
             // not be lost.
             Err(_) if !path.is_symlink() && !path.exists() => {}
-            Err(error) => return Err(with_name(error, &path)),
+            Err(error) => return Err(named(path.display())(error)),
         }
     }
     paths.sort();
     let file = |path: PathBuf| {
         let name = path.display().to_string();
-        let bytes = fs::read(&path).map_err(|error| with_name(error, &path))?;
+        let bytes = fs::read(&path).map_err(named(&name))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let valid = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
             let line = valid.split(|byte| *byte == b'\n').count();
@@ -55,6 +54,9 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
 /// Replaces the rules.
 pub fn replace(decider: &Decider, config: Config) {
     tracing::info!(domains = config.domains(), "rules loaded");
+    if config.rules().next().is_none() {
+        tracing::warn!("there are no rules: all requests are admitted");
+    }
     decider.replace(config);
     decider.metrics().loads.fetch_add(1, Relaxed);
 }

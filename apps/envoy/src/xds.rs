@@ -10,7 +10,7 @@ use crate::json;
 use crate::proto::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::config::RateLimitConfig;
 use crate::proto::{DiscoveryRequest, DiscoveryResponse, ErrorDetail, Node};
-use crate::settings::Xds;
+use crate::settings::{Xds, with_causes};
 use crate::watch::apply;
 use prost::Message as _;
 use prost_reflect::SerializeOptions;
@@ -60,8 +60,8 @@ pub async fn watch(decider: Arc<Decider>, xds: Xds, merge: bool, loaded: watch::
                 backoff(&xds, failures)
             }
             Err(error) => {
-                let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-                tracing::error!("the rules stay as they are: {}: {error}{cause}", xds.address);
+                let error = with_causes(error.as_ref());
+                tracing::error!("the rules stay as they are: {}: {error}", xds.address);
                 xds.retry
             }
         };

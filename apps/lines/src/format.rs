@@ -5,6 +5,7 @@ mod json;
 mod template;
 mod w3c;
 
+use core::cell::Cell;
 use core::fmt;
 use core::ops::Range;
 
@@ -51,7 +52,7 @@ const KNOWN: [(&str, &str); 11] = [
     ),
     ("user", "user user_id remote_user request.user cs-username"),
     ("method", "method request.method request_method cs-method"),
-    ("host", "host request.host authority :authority http_host x-host-header cs-host"),
+    ("host", "host request.host authority :authority http_host x-host-header cs-host cs(Host)"),
     ("uri", "uri request.uri x-envoy-original-path request_uri path url request_path cs-uri-stem"),
     ("status", "status response_code status_code sc-status"),
     ("bytes", "bytes size bytes_sent body_bytes_sent bytes_out sc-bytes"),
@@ -142,7 +143,8 @@ pub struct Format {
     syntax: Syntax,
     name: String,
     fields: Vec<Field>,
-    patterns: Vec<Pattern>,
+    /// The patterns, and whether each has replaced a path.
+    patterns: Vec<(Pattern, Cell<bool>)>,
     /// The positions of the values in the present line.
     places: Vec<Place>,
     buffer: Vec<u8>,
@@ -315,7 +317,7 @@ impl Format {
             syntax,
             name: name.to_owned(),
             fields,
-            patterns: hints.paths.clone(),
+            patterns: hints.paths.iter().map(|pattern| (pattern.clone(), Cell::new(false))).collect(),
             places,
             buffer: Vec::new(),
         }
@@ -324,6 +326,11 @@ impl Format {
     /// Returns the name of the format.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns whether the pattern with this number has replaced a path.
+    pub fn has_used(&self, pattern: usize) -> bool {
+        self.patterns.get(pattern).is_some_and(|(_, used)| used.get())
     }
 
     /// Returns whether this line is not meant to be a call: a CSV header, a comment, an empty line.
@@ -393,8 +400,11 @@ impl Format {
             Part::Uri => uri(),
             Part::Path => {
                 let path = path(uri());
-                let pattern = self.patterns.iter().find(|pattern| pattern.matches(path));
-                pattern.map_or(path, |pattern| pattern.0.as_bytes())
+                let pattern = self.patterns.iter().find(|(pattern, _)| pattern.matches(path));
+                pattern.map_or(path, |(pattern, used)| {
+                    used.set(true);
+                    pattern.0.as_bytes()
+                })
             }
             Part::Segment(number) => path(uri()).split(|&byte| byte == b'/').nth(number).unwrap_or_default(),
         }

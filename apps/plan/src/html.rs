@@ -5,7 +5,7 @@
 use core::fmt::{self, Write};
 
 use crate::report::{Found, KeyReport, PolicyReport, Report, SeriesReport, Waits};
-use crate::table::{number, percent, span};
+use crate::table::{counted, number, percent, span};
 
 /// Green and vermilion of Okabe and Ito's palette, which people with any form of colour blindness tell apart.
 /// They are lighter on a dark page. Refused bars are also hatched, so that they differ without colour.
@@ -38,18 +38,26 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>Calls that would have been refused</title><style>{STYLE}</style></head><body>\n\
-         <h1>Calls that would have been refused</h1>\n<p>{} calls from {} to {}",
-        number(log.read),
+         <h1>Calls that would have been refused</h1>\n<p>{} from {} to {}",
+        counted(log.read, "call"),
         log.first,
         log.last
     )?;
-    let files: Vec<_> =
-        log.files.iter().map(|file| format!("<code>{}</code>", escaped(&file.name))).collect();
+    let coarse = log.coarse_files();
+    let files = log.files.iter().map(|file| {
+        let mark = if file.whole_seconds && coarse.is_some() { " (whole seconds)" } else { "" };
+        format!("<code>{}</code>{mark}", escaped(&file.name))
+    });
+    let files: Vec<_> = files.collect();
     writeln!(page, " in {}.</p>", files.join(", "))?;
     notes(&mut page, report)?;
     if let Some(check) = &report.check {
         let (class, word) = if check.passed { ("ok", "passed") } else { ("no", "failed") };
-        writeln!(page, "<p>The check of the last policy has <strong class=\"{class}\">{word}</strong>.</p>")?;
+        let error = report.error.as_ref().map_or_else(String::new, |error| format!(": {}", escaped(error)));
+        writeln!(
+            page,
+            "<p>The check of the last policy has <strong class=\"{class}\">{word}</strong>{error}.</p>"
+        )?;
     }
     // All pictures share one definition of the hatching.
     page.push_str(
@@ -72,7 +80,7 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
 fn notes(page: &mut String, report: &Report) -> fmt::Result {
     let log = &report.log;
     if log.unreadable > 0 {
-        writeln!(page, "<p>{} lines could not be read. The first:</p><ul>", number(log.unreadable))?;
+        writeln!(page, "<p>{} could not be read. The first:</p><ul>", counted(log.unreadable, "line"))?;
         for line in &log.first_unreadable {
             let [at, why, text] = [&line.at, &line.why, &line.text].map(|text| escaped(text));
             writeln!(page, "<li>{at}, {why}: <code>{text}</code></li>")?;
@@ -83,15 +91,24 @@ fn notes(page: &mut String, report: &Report) -> fmt::Result {
         let (late, by) = (number(log.late), span(log.latest_by_seconds));
         writeln!(
             page,
-            "<p>{late} lines were earlier than one before them, by up to {by}; they count as being as late as that \
-             one.</p>"
+            "<p>Calls earlier than one before them: {late}, by up to {by}; they count as being as late as that one.</p>"
         )?;
     }
+    for file in &log.empty {
+        writeln!(page, "<p>No calls in <code>{}</code>.</p>", escaped(file))?;
+    }
+    for path in &log.unused_paths {
+        writeln!(page, "<p><code>--path {}</code> has replaced no path.</p>", escaped(path))?;
+    }
     if log.whole_seconds {
-        page.push_str(
-            "<p>Times are whole seconds: all calls of a second count as simultaneous, so bursts look larger than \
-             they were.</p>\n",
-        );
+        let files = log.coarse_files();
+        let files =
+            files.map_or_else(String::new, |coarse| format!(" in {coarse} of {} files", log.files.len()));
+        writeln!(
+            page,
+            "<p>Times are whole seconds{files}: all calls of a second count as simultaneous, so bursts look larger \
+             than they were.</p>"
+        )?;
     }
     Ok(())
 }
@@ -150,11 +167,16 @@ fn one(page: &mut String, policy: &PolicyReport) -> fmt::Result {
         )?;
     }
     if policy.exempt > 0 {
-        let exempt = number(policy.exempt);
-        writeln!(page, "<p>{exempt} calls lack a field of every key and meet no limiter.</p>")?;
+        let exempt = counted(policy.exempt, "call");
+        writeln!(page, "<p>{exempt}: a field of every key is missing; no limiter applies.</p>")?;
     }
     for error in &policy.errors {
-        writeln!(page, "<p>{} calls are an error: {}.</p>", number(error.requests), escaped(&error.error))?;
+        writeln!(
+            page,
+            "<p>An error for {}: {}.</p>",
+            counted(error.requests, "call"),
+            escaped(&error.error)
+        )?;
     }
     series(page, &policy.series)?;
     if let Some(waits) = &policy.waits {
@@ -167,12 +189,12 @@ fn one(page: &mut String, policy: &PolicyReport) -> fmt::Result {
         let shadow = if limiter.shadow { " in shadow" } else { "" };
         writeln!(
             page,
-            "<h3><code>{} {}</code>{shadow}</h3><p>{} calls refused, {} of {} keys.</p>",
+            "<h3><code>{} {}</code>{shadow}</h3><p>{} refused, {} of {}.</p>",
             escaped(&limiter.key),
             escaped(&limiter.limiter),
-            number(limiter.refused),
+            counted(limiter.refused, "call"),
             number(limiter.keys_refused),
-            number(limiter.keys)
+            counted(limiter.keys, "key")
         )?;
         keys(page, &limiter.top)?;
     }
@@ -199,10 +221,10 @@ fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
     }
     write!(
         page,
-        "<span>at most {} calls in {unit}</span></figcaption>\
+        "<span>at most {} in {unit}</span></figcaption>\
          <svg class=\"bars\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
          aria-label=\"Admitted and refused calls over time\">",
-        number(most)
+        counted(most, "call")
     )?;
     for ((&admitted, &refused), at) in both().zip(0_u32..) {
         if admitted.saturating_add(refused) == 0 {

@@ -14,8 +14,11 @@ use crate::faults;
 /// The most bytes of a line that is read, with its end. Longer lines count as unreadable.
 const MOST: u64 = 1 << 20;
 
-/// The value in place of a line that is too long, which no other line has, because it contains a line feed.
+/// What is before the beginning of a line that is too long, and in no other line: a line feed.
 pub const TOO_LONG: &[u8] = b"\n";
+
+/// The number of bytes that are kept of a line that is shown because it cannot be read.
+pub const SHOWN_BYTES: usize = 160;
 
 /// A source of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +157,7 @@ impl Lines {
         &self.line
     }
 
-    /// Reads and returns the next line, or [`TOO_LONG`].
+    /// Reads and returns the next line, or [`TOO_LONG`] and its beginning.
     ///
     /// # Errors
     /// Returns the errors of reading and of decompression.
@@ -177,7 +180,8 @@ impl Lines {
         self.line.pop_if(|byte| *byte == b'\r');
         if !has_end && u64::try_from(read).is_ok_and(|read| read == MOST) {
             self.reader.skip_until(b'\n')?;
-            TOO_LONG.clone_into(&mut self.line);
+            self.line.truncate(SHOWN_BYTES);
+            self.line.splice(..0, TOO_LONG.iter().copied());
         }
         Ok(read > 0)
     }

@@ -13,9 +13,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::faults;
-use crate::input::{Lines, Source, TOO_LONG};
+use crate::input::{Lines, SHOWN_BYTES, Source, TOO_LONG};
 use crate::report::{LogReport, seconds, time};
-use redis_cell_lines::format::{Format, Hints, Unreadable};
+use redis_cell_lines::format::{Format, Hints, Pattern, Unreadable};
 use redis_cell_lines::time::Times;
 
 /// The number of lines of a file that are read to recognize its format.
@@ -23,9 +23,6 @@ const SAMPLE: u64 = 100;
 
 /// The number of unreadable lines that are kept to be shown.
 const SHOWN: usize = 3;
-
-/// The number of bytes that are kept of an unreadable line.
-const SHOWN_BYTES: usize = 160;
 
 /// The largest difference, in nanoseconds, at which a late line is believed. A server may write a line when a
 /// call ends, with the time at which it began.
@@ -35,7 +32,10 @@ const BELIEVED: u64 = 60_000_000_000;
 #[derive(Debug)]
 pub struct Log {
     files: Vec<Opened>,
+    /// The names of files without a line for a call.
+    empty: Vec<String>,
     fields: Vec<String>,
+    paths: Vec<Pattern>,
     zone: i32,
 }
 
@@ -58,6 +58,8 @@ pub struct File {
     pub name: String,
     /// Its format.
     pub format: String,
+    /// Whether all its times are whole seconds.
+    pub whole_seconds: bool,
 }
 
 /// A line that cannot be read.
@@ -82,16 +84,23 @@ impl Log {
         fields: &Fields,
         zone: i32,
     ) -> Result<Self, Box<dyn Error>> {
-        let mut files = Vec::new();
+        let (mut files, mut empty, mut why) = (Vec::new(), Vec::new(), None);
         for source in sources {
             let name = source.name();
-            let file =
-                Opened::new(source, hints, fields, zone).map_err(|error| format!("{name}: {error}"))?;
-            files.push(file);
+            match Opened::new(source, hints, fields, zone).map_err(|error| format!("{name}: {error}"))? {
+                Ok(file) => files.push(file),
+                Err(nothing) => {
+                    why.get_or_insert_with(|| format!("{name}: {nothing}"));
+                    empty.push(name);
+                }
+            }
+        }
+        if let Some(why) = why.filter(|_| files.is_empty()) {
+            return Err(why.into());
         }
         // A file without any time sorts last.
         files.sort_by_key(|file| file.first.map_or((1, Instant::default()), |first| (0, first)));
-        Ok(Self { files, fields: fields.names().to_vec(), zone })
+        Ok(Self { files, empty, fields: fields.names().to_vec(), paths: hints.paths.clone(), zone })
     }
 
     /// Returns whether the log can be read more than once.
@@ -114,7 +123,6 @@ impl Log {
             report: LogReport::default(),
             span: None,
             latest_by: Span::ZERO,
-            times: Times::new(self.zone),
             present: Vec::new(),
             latest: tomorrow(),
         };
@@ -139,11 +147,12 @@ impl Log {
                     pass.present.push(Present { file, format, names, fields });
                     pass.present.len().saturating_sub(1)
                 });
-                pass.report.files.push(File { name, format });
-                let mut reader = Reader::new(file, group, &count)?;
+                let place = pass.report.files.len();
+                pass.report.files.push(File { name, format, whole_seconds: false });
+                let mut reader = Reader::new(file, [group, place], self.zone, &count)?;
                 match reader.next(&mut pass)? {
                     Some(now) => open.push((now, reader)),
-                    None => reader.demand_calls(&pass.report)?,
+                    None => reader.end(&mut pass.report)?,
                 }
                 continue;
             }
@@ -165,11 +174,12 @@ impl Log {
                 }
             };
             if ended {
-                open.remove(at).1.demand_calls(&pass.report)?;
+                open.remove(at).1.end(&mut pass.report)?;
             }
         }
         progress.finish_and_clear();
-        let Pass { report, times, present, span, latest_by, .. } = pass;
+        drop(open);
+        let Pass { report, present, span, latest_by, .. } = pass;
         let (first, last) = span.ok_or_else(|| {
             let first = first(report.first_unreadable.first());
             format!("none of the {} lines can be read{first}", report.unreadable)
@@ -189,14 +199,26 @@ impl Log {
             last: time(last),
             seconds: seconds(last.since(first).as_nanos() / 1_000),
             latest_by_seconds: seconds(latest_by.as_nanos() / 1_000),
-            whole_seconds: times.are_whole_seconds(),
+            whole_seconds: report.files.iter().any(|file| file.whole_seconds),
+            empty: self.empty.clone(),
+            unused_paths: (0..)
+                .zip(&self.paths)
+                .filter(|(number, _)| !self.files.iter().any(|file| file.format.has_used(*number)))
+                .map(|(_, pattern)| pattern.0.clone())
+                .collect(),
             ..report
         })
     }
 }
 
 impl Opened {
-    fn new(source: Source, hints: &Hints, fields: &Fields, zone: i32) -> Result<Self, Box<dyn Error>> {
+    /// Opens a file and recognizes its format. The inner error says why a file has no line for a call.
+    fn new(
+        source: Source,
+        hints: &Hints,
+        fields: &Fields,
+        zone: i32,
+    ) -> Result<Result<Self, &'static str>, Box<dyn Error>> {
         let mut lines = source.open(&Rc::default())?;
         let mut sample = Vec::new();
         for number in 0..SAMPLE {
@@ -204,24 +226,24 @@ impl Opened {
             sample.push(line.to_owned());
         }
         if sample.is_empty() {
-            return Err("it is empty".into());
+            return Ok(Err("it is empty"));
         }
         // The line with the fields is the header of a format.
         let says_nothing =
             |line: &Vec<u8>| line.is_empty() || line.starts_with(b"#") && !line.starts_with(b"#Fields:");
         let is_whole = u64::try_from(sample.len()).is_ok_and(|count| count < SAMPLE);
         if is_whole && sample.iter().all(says_nothing) {
-            return Err("it has empty lines and comments only".into());
+            return Ok(Err("it has empty lines and comments only"));
         }
         let mut format = Format::recognize(hints, fields, &sample)?;
         let mut times = Times::new(zone);
-        let first = sample.iter().find_map(|line| times.parse(format.read(line).ok()?.first()?));
+        let first = sample.iter().find_map(|line| times.parse(format.read_time(line).ok()?));
         let mut names = Vec::new();
         if let Some(object) = sample.iter().find_map(|line| serde_json::from_slice(line).ok()) {
             add_names("", &object, &mut names);
         }
         let begun = (source == Source::Stdin).then(|| lines.after(sample));
-        Ok(Self { source, format, first, names: names.join(", "), begun })
+        Ok(Ok(Self { source, format, first, names: names.join(", "), begun }))
     }
 }
 
@@ -247,25 +269,50 @@ struct Reader<'a> {
     lines: Lines,
     /// The number of the present line.
     number: u64,
+    times: Times,
     /// The index of its format in [`Pass::present`].
     group: usize,
+    /// Its index in [`LogReport::files`].
+    place: usize,
     calls: u64,
     unreadable: Cell<u64>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(file: &'a mut Opened, group: usize, count: &Rc<Cell<u64>>) -> io::Result<Self> {
+    fn new(
+        file: &'a mut Opened,
+        [group, place]: [usize; 2],
+        zone: i32,
+        count: &Rc<Cell<u64>>,
+    ) -> io::Result<Self> {
         let lines = match file.begun.take() {
             Some(begun) => begun,
             None => file.source.open(count)?,
         };
         let (file, format) = (&file.source, &mut file.format);
-        Ok(Self { file, format, lines, number: 0, group, calls: 0, unreadable: Cell::default() })
+        let times = Times::new(zone);
+        Ok(Self {
+            file,
+            format,
+            lines,
+            number: 0,
+            times,
+            group,
+            place,
+            calls: 0,
+            unreadable: Cell::default(),
+        })
     }
 
-    /// Returns an error if the file has ended and no line of it could be read: a check must not pass without
-    /// the calls of a file. A file may have no lines but those that are no calls.
-    fn demand_calls(&self, log: &LogReport) -> Result<(), Box<dyn Error>> {
+    /// Reports whether the file, which has ended, has whole seconds.
+    ///
+    /// # Errors
+    /// Returns an error if no line of it could be read: a check must not pass without the calls of a file. A
+    /// file may have no lines but those that are no calls.
+    fn end(&self, log: &mut LogReport) -> Result<(), Box<dyn Error>> {
+        if let Some(file) = log.files.get_mut(self.place) {
+            file.whole_seconds = self.calls > 0 && self.times.are_whole_seconds();
+        }
         if self.calls > 0 || self.unreadable.get() == 0 || faults::has("unread-file-is-silent") {
             return Ok(());
         }
@@ -296,7 +343,7 @@ impl<'a> Reader<'a> {
             if self.format.is_no_call(line) && !faults::has("header-is-a-call") {
                 continue;
             }
-            match pass.time(self.format, line) {
+            match pass.time(self.format, &mut self.times, line) {
                 Ok(now) => return Ok(Some(now)),
                 Err(why) => pass.unreadable(self, why),
             }
@@ -321,7 +368,6 @@ struct Pass {
     span: Option<(Instant, Instant)>,
     /// The largest difference of a late line.
     latest_by: Span,
-    times: Times,
     /// What each format had.
     present: Vec<Present>,
     /// Later times count as wrong.
@@ -331,15 +377,15 @@ struct Pass {
 impl Pass {
     /// Reads a line, and returns its time.
     #[inline]
-    fn time(&mut self, format: &mut Format, line: &[u8]) -> Result<Instant, Unreadable> {
-        if line == TOO_LONG {
+    fn time(&self, format: &mut Format, times: &mut Times, line: &[u8]) -> Result<Instant, Unreadable> {
+        if line.starts_with(TOO_LONG) {
             return Err(Unreadable::TooLong);
         }
         let time = format.read_time(line)?;
         if time.is_empty() {
             return Err(Unreadable::NoTime);
         }
-        let now = self.times.parse(time).ok_or(Unreadable::Time)?;
+        let now = times.parse(time).ok_or(Unreadable::Time)?;
         if now > self.latest && !faults::has("any-future") {
             return Err(Unreadable::Future);
         }
@@ -387,6 +433,7 @@ impl Pass {
         self.report.unreadable = self.report.unreadable.saturating_add(1);
         if self.report.first_unreadable.len() < SHOWN {
             let line = reader.lines.line();
+            let line = line.strip_prefix(TOO_LONG).unwrap_or(line);
             let text = line.get(..SHOWN_BYTES.min(line.len())).unwrap_or_default();
             self.report.first_unreadable.push(Shown {
                 at: format!("{}:{}", reader.file.name(), reader.number),
@@ -416,6 +463,6 @@ fn progress(what: &str, size: u64) -> ProgressBar {
 /// Describes the first line that could not be read.
 fn first(shown: Option<&Shown>) -> String {
     shown.map_or_else(String::new, |shown| {
-        format!("; the first, {}, is {}: {}", shown.at, shown.why, shown.text.escape_debug())
+        format!("; the first, {}, is {}: {}", shown.at, shown.why, shown.text)
     })
 }

@@ -8,7 +8,7 @@ use std::{env, fs};
 
 use cell_plan::input::Source;
 use cell_plan::plan::{Question, run};
-use cell_plan::report::Check;
+use cell_plan::report::{Check, Report};
 use cell_plan::{faults, html, table};
 use clap::Parser;
 use redis_cell_lines::format::{Hints, Pattern};
@@ -31,8 +31,8 @@ struct Arguments {
     /// The log, plain or compressed with gzip or zstd; standard input by default.
     files: Vec<PathBuf>,
 
-    /// combined, common, vhost, haproxy, haproxy-syslog, json, csv, or a layout such as '<address> [<time>]
-    /// <bytes>'; recognized by default.
+    /// combined, common, vhost, haproxy, haproxy-syslog, json, csv, w3c, or a layout such as '<address>
+    /// [<time>] <bytes>'; recognized by default.
     #[arg(short, long)]
     format: Option<String>,
 
@@ -135,9 +135,15 @@ fn plan(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
         zone: arguments.utc,
         top: arguments.top,
     };
-    let report = run(&question)?;
     let to_stdout = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
-    let shown = !to_stdout(&arguments.json) && !to_stdout(&arguments.html);
+    let outputs = [&arguments.json, &arguments.html].map(to_stdout);
+    if outputs == [true; 2] {
+        return Err("standard output cannot have both --json and --html".into());
+    }
+    let mut report = run(&question)?;
+    report.error = wrong(&report, arguments.max_unreadable, arguments.max_exempt);
+    report.check =
+        report.check.map(|check| Check { passed: check.passed && report.error.is_none(), ..check });
     if let Some(file) = &arguments.json {
         let mut text = serde_json::to_string_pretty(&report)?;
         text.push('\n');
@@ -146,31 +152,38 @@ fn plan(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     if let Some(file) = &arguments.html {
         write(file, &html::render(&report)?)?;
     }
-    let log = &report.log;
-    let all = log.read.saturating_add(log.unreadable);
-    let mut wrong = vec![
-        ("cannot be read".to_owned(), log.unreadable, all, "unreadable", arguments.max_unreadable),
-        (LATE.to_owned(), log.too_late, all, "unreadable", arguments.max_unreadable),
-    ];
-    // A check must not pass because a limiter saw few of the calls.
-    if let (Some(_), Some(policy)) = (&report.check, report.policies.last()) {
-        wrong.extend(policy.limiters.iter().map(|limiter| {
-            let how = format!("have no key {}", limiter.key);
-            (how, limiter.exempt, log.read, "exempt", arguments.max_exempt)
-        }));
-    }
-    if shown {
+    if outputs == [false; 2] {
         let text = table::render(&report)?;
         write(Path::new("-"), &painted(text))?;
     }
-    for (how, lines, all, option, allowed) in wrong {
-        let share = cell_plan::report::share(lines, all);
-        if share > allowed && !faults::has(&format!("any-{option}")) {
-            let [share, allowed] = [share, allowed].map(table::percent);
-            return Err(format!("{share} of the lines {how}, and --max-{option} allows {allowed}").into());
-        }
+    if let Some(error) = report.error {
+        return Err(error.into());
     }
     Ok(report.check.is_none_or(|check| check.passed) || faults::has("always-passes"))
+}
+
+/// Returns why the log cannot answer: more of its lines than these shares are unreadable, late, or without a
+/// key.
+fn wrong(report: &Report, max_unreadable: f64, max_exempt: f64) -> Option<String> {
+    let log = &report.log;
+    let all = log.read.saturating_add(log.unreadable);
+    let mut shares = vec![
+        ("cannot be read".to_owned(), log.unreadable, all, "unreadable", max_unreadable),
+        (LATE.to_owned(), log.too_late, all, "unreadable", max_unreadable),
+    ];
+    // A check must not pass because a limiter saw few of the calls.
+    if let (Some(_), Some(policy)) = (&report.check, report.policies.last()) {
+        shares.extend(policy.limiters.iter().map(|limiter| {
+            let how = format!("have no key {}", limiter.key);
+            (how, limiter.exempt, log.read, "exempt", max_exempt)
+        }));
+    }
+    shares.into_iter().find_map(|(how, lines, all, option, allowed)| {
+        let share = cell_plan::report::share(lines, all);
+        let [shown, most] = [share, allowed].map(table::percent);
+        (share > allowed && !faults::has(&format!("any-{option}")))
+            .then(|| format!("{shown} of the lines {how}, and --max-{option} allows {most}"))
+    })
 }
 
 fn source(file: PathBuf) -> Source {

@@ -90,7 +90,7 @@ pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
         let passed = check.allows(last.refused_share, last.keys_refused_share) && last.errors.is_empty();
         Check { passed, ..check }
     });
-    Ok(Report { log: log_report, policies, check })
+    Ok(Report { log: log_report, policies, check, error: None })
 }
 
 /// Runs the log through the policies once.

@@ -19,6 +19,9 @@ pub struct Report {
     /// The allowed shares, and whether the last policy is within them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
+    /// Why the log cannot answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The lines that were read.
@@ -44,8 +47,21 @@ pub struct LogReport {
     pub too_late: u64,
     /// The largest difference, in seconds.
     pub latest_by_seconds: f64,
-    /// Whether all times are whole seconds, so that all calls of a second count as simultaneous.
+    /// Whether all times of a file are whole seconds, so that all its calls of a second count as
+    /// simultaneous.
     pub whole_seconds: bool,
+    /// Files without a line for a call.
+    pub empty: Vec<String>,
+    /// Patterns of paths that have replaced no path.
+    pub unused_paths: Vec<String>,
+}
+
+impl LogReport {
+    /// Returns the number of files with whole seconds, if other files have none.
+    pub fn coarse_files(&self) -> Option<usize> {
+        let coarse = self.files.iter().filter(|file| file.whole_seconds).count();
+        (0 < coarse && coarse < self.files.len()).then_some(coarse)
+    }
 }
 
 /// The results of a policy.
@@ -186,7 +202,7 @@ pub struct Check {
     /// The largest share of keys that may be refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_refused_keys: Option<f64>,
-    /// Whether the last policy is within both.
+    /// Whether the last policy is within both, and the report has no error.
     pub passed: bool,
 }
 

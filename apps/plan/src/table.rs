@@ -24,8 +24,12 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
 }
 
 fn log(text: &mut String, log: &LogReport) -> fmt::Result {
-    let files: Vec<_> =
-        log.files.iter().map(|file| format!("{} ({})", shown(&file.name), file.format)).collect();
+    let coarse = log.coarse_files();
+    let files = log.files.iter().map(|file| {
+        let mark = if file.whole_seconds && coarse.is_some() { ", whole seconds" } else { "" };
+        format!("{} ({}{mark})", shown(&file.name), file.format)
+    });
+    let files: Vec<_> = files.collect();
     writeln!(text, "log       {}", files.join("\n          "))?;
     writeln!(text, "          {} from {} to {}", counted(log.read, "call"), log.first, log.last)?;
     if log.unreadable > 0 {
@@ -39,6 +43,15 @@ fn log(text: &mut String, log: &LogReport) -> fmt::Result {
         let by = span(log.latest_by_seconds);
         writeln!(text, "          Calls earlier than one before them: {}, by up to {by};", number(log.late))?;
         writeln!(text, "          they count as being as late as that one")?;
+    }
+    for file in &log.empty {
+        writeln!(text, "          No calls in {}", shown(file))?;
+    }
+    for path in &log.unused_paths {
+        writeln!(text, "          --path {} has replaced no <path>", shown(path))?;
+    }
+    if let Some(coarse) = coarse {
+        writeln!(text, "          In {coarse} of {} files:", log.files.len())?;
     }
     if log.whole_seconds {
         writeln!(text, "          Times are whole seconds: all calls of a second count as simultaneous, so")?;
@@ -78,10 +91,10 @@ fn one(text: &mut String, number_of: Option<usize>, policy: &PolicyReport, log: 
             found.value
         )?;
     }
-    let (refused, requests) = (number(policy.refused), number(policy.requests));
-    writeln!(text, "refused   {refused} of {requests} calls ({})", percent(policy.refused_share))?;
-    let (refused, keys) = (number(policy.keys_refused), number(policy.keys));
-    writeln!(text, "          {refused} of {keys} keys ({})", percent(policy.keys_refused_share))?;
+    let (refused, calls) = (number(policy.refused), counted(policy.requests, "call"));
+    writeln!(text, "refused   {refused} of {calls} ({})", percent(policy.refused_share))?;
+    let (refused, keys) = (number(policy.keys_refused), counted(policy.keys, "key"));
+    writeln!(text, "          {refused} of {keys} ({})", percent(policy.keys_refused_share))?;
     if policy.never > 0 {
         writeln!(
             text,
@@ -92,12 +105,12 @@ fn one(text: &mut String, number_of: Option<usize>, policy: &PolicyReport, log: 
     if policy.exempt > 0 {
         writeln!(
             text,
-            "no key    {} calls lack a field of every key and meet no limiter",
-            number(policy.exempt)
+            "no key    {}: a field of every key is missing; no limiter applies",
+            counted(policy.exempt, "call")
         )?;
     }
     for error in &policy.errors {
-        writeln!(text, "error     {} calls: {}", number(error.requests), error.error)?;
+        writeln!(text, "error     {}: {}", counted(error.requests, "call"), error.error)?;
     }
     if let Some(waits) = policy.waits {
         let [p50, p90, p99, longest] = [waits.p50, waits.p90, waits.p99, waits.longest].map(span);
@@ -139,12 +152,12 @@ fn limiter(text: &mut String, limiter: &LimiterReport, log: &LogReport) -> fmt::
     let shadow = if limiter.shadow { " in shadow" } else { "" };
     writeln!(
         text,
-        "\n  {} {}{shadow}:\n  {} refused, {} of {} keys",
+        "\n  {} {}{shadow}:\n  {} refused, {} of {}",
         shown(&limiter.key),
         shown(&limiter.limiter),
         number(limiter.refused),
         number(limiter.keys_refused),
-        number(limiter.keys)
+        counted(limiter.keys, "key")
     )?;
     if limiter.top.is_empty() {
         return Ok(());
@@ -175,8 +188,9 @@ fn verdict(text: &mut String, check: &Check, report: &Report) -> fmt::Result {
     if let Some(max) = check.max_refused_keys {
         allowed.push(format!("{} of the keys, allowed {}", percent(last.keys_refused_share), percent(max)));
     }
+    let refuses = || format!("refuses {}", allowed.join("; "));
     let word = if check.passed { "passed" } else { "FAILED" };
-    writeln!(text, "\n{word}    refuses {}", allowed.join("; "))
+    writeln!(text, "\n{word}    {}", report.error.as_deref().map_or_else(refuses, shown))
 }
 
 /// Escapes control characters, which a terminal would obey, in the text of a log.
@@ -193,7 +207,7 @@ pub fn shown(text: &str) -> String {
 }
 
 /// Formats a count with its noun in the singular or the plural.
-fn counted(count: u64, noun: &str) -> String {
+pub fn counted(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
 }
 

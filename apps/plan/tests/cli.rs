@@ -242,6 +242,9 @@ fn fields_are_named_where_a_log_has_its_own() {
     let parts = "#Fields: date time c-ip\n2025-10-08 09:00:00 ::1\n#Fields: date c-ip time\n";
     let said = error(&words, &[&folder.file("iis.log", parts)]);
     assert!(said.contains("iis.log: line 3 names other columns"), "{said}");
+    let parts = "#Fields: date time cs(Host)\n2025-10-08 09:00:00 a.example\n";
+    let seen = report(&["-p", "<host> FIXED 3 1 1"], &[&folder.file("cdn.log", parts)]);
+    assert_eq!(seen["policies"][0]["keys"], 1);
 }
 
 #[test]
@@ -346,6 +349,7 @@ fn what_cannot_be_read_is_counted_and_shown() {
     let shown = seen["log"]["first_unreadable"].as_array().unwrap();
     assert_eq!(shown.len(), 3);
     assert_eq!(shown[0]["at"], format!("{}:2", file.display()));
+    assert_eq!(shown[1]["text"], "x".repeat(160), "the beginning of a line that is too long");
     let table = String::from_utf8(plan(&words, &[&file]).stdout).unwrap();
     assert!(table.contains("5 lines could not be read") && table.contains(r"\u{1b}[2Jno line"), "{table}");
     assert!(!table.contains('\u{1b}'), "a log must not control the terminal");
@@ -354,6 +358,9 @@ fn what_cannot_be_read_is_counted_and_shown() {
     assert!(said.contains("--max-unreadable allows 10.0 %"), "{said}");
     let said = error(&[EACH_ADDRESS, &["--format", "json"]].concat(), &[&file]);
     assert!(said.contains("none of the 35 lines can be read"), "{said}");
+    let quoted = folder.file("quoted", r#"1.2.3.4 "GET /""#);
+    let said = error(&[EACH_ADDRESS, &["--format", "json"]].concat(), &[&quoted]);
+    assert!(said.contains(r#"not a line of this format: 1.2.3.4 "GET /""#), "{said}");
     let said = error(EACH_ADDRESS, &[&folder.file("empty", "")]);
     assert!(said.contains("empty: it is empty"), "{said}");
     let said = error(EACH_ADDRESS, &[&folder.file("comments", "\n# a comment\n\n")]);
@@ -371,6 +378,88 @@ fn what_cannot_be_read_is_counted_and_shown() {
     assert!(said.contains("the format of the log is not recognized"), "{said}");
     let said = error(EACH_ADDRESS, &[Path::new("/no/such/log")]);
     assert!(said.contains("/no/such/log"), "{said}");
+}
+
+/// The table and the page.
+fn shown(words: &[&str], files: &[&Path]) -> [String; 2] {
+    [words.to_vec(), [words, &["--html", "-"]].concat()]
+        .map(|words| String::from_utf8(plan(&words, files).stdout).unwrap())
+}
+
+#[test]
+fn a_pattern_of_paths_that_matches_none_is_noted() {
+    let folder = Folder::new();
+    let file = folder.file("log", combined());
+    let words = ["-p", "<path> FIXED 99 60 1", "--path", "/a/*", "--path", "/b<*"];
+    assert_eq!(report(&words, &[&file])["log"]["unused_paths"], serde_json::json!(["/b<*"]));
+    let [table, page] = shown(&words, &[&file]);
+    assert!(table.contains("          --path /b<* has replaced no <path>\n"), "{table}");
+    assert!(!table.contains("--path /a/*"), "{table}");
+    assert!(page.contains("<code>--path /b&lt;*</code> has replaced no path"), "{page}");
+    // Nor does a pattern replace anything for a policy that asks for no path, but one file is enough.
+    let words = [EACH_ADDRESS, &["--path", "/a/*"]].concat();
+    assert_eq!(report(&words, &[&file])["log"]["unused_paths"], serde_json::json!(["/a/*"]));
+    let other = folder.file("other", combined().replace("/a/", "/c/"));
+    let words = ["-p", "<path> FIXED 99 60 1", "--path", "/a/*"];
+    assert_eq!(report(&words, &[&file, &other])["log"]["unused_paths"], serde_json::json!([]));
+}
+
+#[test]
+fn an_empty_file_among_several_is_noted() {
+    let folder = Folder::new();
+    let file = folder.file("log", combined());
+    let (empty, comments) = (folder.file("log.1", ""), folder.file("log.2", "# rotated\n"));
+    let files: [&Path; 3] = [&empty, &file, &comments];
+    let seen = report(EACH_ADDRESS, &files);
+    assert_the_burst_is_refused(&seen);
+    assert_eq!(seen["log"]["empty"], serde_json::json!([empty, comments]));
+    let [table, page] = shown(EACH_ADDRESS, &files);
+    assert!(table.contains(&format!("          No calls in {}\n", empty.display())), "{table}");
+    assert!(page.contains(&format!("<p>No calls in <code>{}</code>", empty.display())), "{page}");
+    let said = error(EACH_ADDRESS, &[&empty, &comments]);
+    assert!(said.contains("log.1: it is empty"), "{said}");
+}
+
+#[test]
+fn files_with_whole_seconds_are_named_among_others() {
+    let folder = Folder::new();
+    let whole = combined().lines().map(|line| line.replacen(".000 +", " +", 1) + "\n").collect::<String>();
+    let whole = whole.lines().filter(|line| line.contains("203.0.113.5")).collect::<Vec<_>>().join("\n");
+    let (fine, coarse) = (folder.file("fine", combined()), folder.file("coarse", whole));
+    let seen = report(EACH_ADDRESS, &[&fine, &coarse]);
+    assert_eq!(seen["log"]["whole_seconds"], true);
+    for file in seen["log"]["files"].as_array().unwrap() {
+        assert_eq!(file["whole_seconds"], file["name"] == coarse.to_str().unwrap(), "{file}");
+    }
+    let [table, page] = shown(EACH_ADDRESS, &[&fine, &coarse]);
+    assert!(
+        table.contains("coarse (combined, whole seconds)") && table.contains("fine (combined)"),
+        "{table}"
+    );
+    assert!(table.contains("          In 1 of 2 files:\n          Times are whole seconds"), "{table}");
+    assert!(page.contains("coarse</code> (whole seconds)"), "{page}");
+    assert!(page.contains("Times are whole seconds in 1 of 2 files"), "{page}");
+    let [table, page] = shown(EACH_ADDRESS, &[&coarse]);
+    assert!(table.contains("coarse (combined)\n") && table.contains("Times are whole seconds:"), "{table}");
+    assert!(page.contains("Times are whole seconds:"), "{page}");
+    assert_eq!(report(EACH_ADDRESS, &[&fine])["log"]["whole_seconds"], false);
+}
+
+#[test]
+fn one_is_singular() {
+    let folder = Folder::new();
+    let line = |user: &str| format!("{{\"ts\":{START},\"user\":{user}}}\n");
+    let file = folder.file("log", line("\"a\"") + &line("null") + "no line\n");
+    let [table, page] = shown(&["-p", "<user> FIXED 1 60 2", "--max-unreadable", "50%"], &[&file]);
+    for words in
+        ["1 of 1 call (", "1 of 1 key (", "refused, 1 of 1 key\n", "no key    1 call:", "1 line could"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    for words in ["<p>1 call: a field", "1 call refused, 1 of 1 key.", "at most 1 call in", "<p>1 line could"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
 }
 
 #[test]
@@ -442,6 +531,8 @@ fn two_policies_stand_side_by_side_and_the_last_one_is_checked() {
     let nowhere = folder.0.path().join("nowhere/plan.html");
     let said = error(&[&both[..], &["7%", "--html", nowhere.to_str().unwrap()]].concat(), &[&file]);
     assert!(said.starts_with(&format!("cell-plan: {}: ", nowhere.display())), "{said}");
+    let said = error(&[&both[..], &["7%", "--json", "-", "--html", "-"]].concat(), &[&file]);
+    assert_eq!(said, "cell-plan: standard output cannot have both --json and --html\n");
 }
 
 #[test]
@@ -458,7 +549,16 @@ fn calls_without_a_user_meet_no_limiter_of_users() {
     for policy in ["u:<user> THROTTLE 99 1 1 1", "ip:<address> FIXED 99 1 1 u:<user> FIXED 99 1 1"] {
         let words = ["-p", policy, "--max-refused", "1%"];
         let said = error(&words, &[&file]);
-        assert!(said.contains("66.7 % of the lines have no key u:<user>, and --max-exempt"), "{said}");
+        let reason = "66.7 % of the lines have no key u:<user>, and --max-exempt";
+        assert!(said.contains(reason), "{said}");
+        // Nor does the report say that the check has passed.
+        let shown = |words: &[&str]| String::from_utf8(plan(words, &[&file]).stdout).unwrap();
+        assert!(shown(&words).contains(&format!("\nFAILED    {reason}")), "{}", shown(&words));
+        let seen: Value = serde_json::from_str(&shown(&[&words[..], &["--json", "-"]].concat())).unwrap();
+        assert_eq!(seen["check"]["passed"], false);
+        assert!(seen["error"].as_str().unwrap().contains(reason), "{seen}");
+        let page = shown(&[&words[..], &["--html", "-"]].concat());
+        assert!(page.contains("failed</strong>: 66.7 % of the lines have no key u:&lt;user&gt;"), "{page}");
         report(&[&words[..], &["--max-exempt", "67%"]].concat(), &[&file]);
     }
 }

@@ -200,9 +200,9 @@ impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLimiter(text) => {
-                write!(f, "no key with a complete limiter at `{text}`; ")?;
+                write!(f, "no key with a complete limiter at `{text}`. ")?;
                 if let Some((word, meant)) = misspelt(text) {
-                    write!(f, "did you mean {meant} by {word}? ")?;
+                    write!(f, "Did you mean {meant} by {word}? ")?;
                 }
                 f.write_str(
                     "A policy is `key limiter [key limiter ...] [unit]` as for CL.MTAKE, for example \

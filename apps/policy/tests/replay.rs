@@ -174,15 +174,15 @@ fn a_wrong_policy_is_named() {
     assert!(matches!(error("<u> GCRA 1 2 3 4"), PolicyError::NoLimiter(_)));
     assert!(matches!(error("<u> THROTTLE 15 30 60"), PolicyError::NoLimiter(_)));
     for (text, meant) in [
-        ("<u> THROTLE 15 30 60 1", Some("did you mean THROTTLE by THROTLE?")),
-        ("<u> CL.THROTTLE 15 30 60 1", Some("did you mean THROTTLE by CL.THROTTLE?")),
-        ("<u> LOG 5 60 1 ELSE <v> SHADOW fixde 5 60 1", Some("did you mean FIXED by fixde?")),
+        ("<u> THROTLE 15 30 60 1", Some("Did you mean THROTTLE by THROTLE?")),
+        ("<u> CL.THROTTLE 15 30 60 1", Some("Did you mean THROTTLE by CL.THROTTLE?")),
+        ("<u> LOG 5 60 1 ELSE <v> SHADOW fixde 5 60 1", Some("Did you mean FIXED by fixde?")),
         ("<u> THROTTLE 15 30 60", None),
         ("<u> LOCK 5 60 1", None),
         ("<u>", None),
     ] {
         let said = error(text).to_string();
-        assert!(meant.map_or(!said.contains("did you mean"), |meant| said.contains(meant)), "{said}");
+        assert!(meant.map_or(!said.contains("Did you mean"), |meant| said.contains(meant)), "{said}");
     }
     assert_eq!(error("<u> FIXED 5 60 1 HOURS"), PolicyError::NoLimiter("HOURS".to_owned()));
     assert_eq!(error("<u> FIXED 5 60 1 <u> LOG 5 60 1"), PolicyError::SameKey("<u>".to_owned()));

@@ -227,6 +227,7 @@ async fn metrics_count_what_the_reference_counts() {
   - {key: new, rate_limit: {unit: hour, requests_per_unit: 10, replaces: [{name: old}]}}
   - {key: long, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
   - {key: empty, value_to_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: burst, rate_limit: {unit: hour, requests_per_unit: 100, algorithm: gcra, burst: 10}}
 ",
         &[],
     )
@@ -235,6 +236,8 @@ async fn metrics_count_what_the_reference_counts() {
     client.ask(vec![with_hits("tenth=1", 70)]).await;
     client.ask(vec![with_hits("tenth=1", 15)]).await;
     client.ask(vec![with_hits("tenth=1", 2)]).await;
+    // Of 9 at once, one is near the 10 that are possible at once.
+    client.ask(vec![with_hits("burst=1", 9)]).await;
     assert!(client.admits(&["old=1", "new=1"]).await);
     assert!(client.admits(&["empty="]).await);
     // A value of any length has no metric of its own: callers must not fill the memory.
@@ -248,11 +251,12 @@ async fn metrics_count_what_the_reference_counts() {
     for line in [
         "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"tenth\"} 7",
         "ratelimit_service_rate_limit_within_limit{domain=\"d\",key1=\"tenth\"} 87",
+        "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"burst\"} 1",
         "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"new\"} 1",
         "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"empty\"} 1",
         "ratelimit_service_rate_limit_total_hits{domain=\"d\"} 1",
         "ratelimit_service_domain_not_found 1",
-        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 9",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 10",
         "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 2",
     ] {
         assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");

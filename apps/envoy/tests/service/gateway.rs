@@ -240,9 +240,12 @@ async fn a_control_plane_is_encrypted_and_rules_may_come_late() {
         ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &key),
         ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
     ];
-    let service = Service::of(start(&server, &format!("127.0.0.1:{port}"), &settings));
+    let mut service = Service::of(start(&server, &format!("127.0.0.1:{port}"), &settings));
     let client = service.client().await;
     assert_eq!(client.admitted(4, &["k=1"]).await, 4);
+    // The log says why, with the last of the causes.
+    let why = format!("127.0.0.1:{port}: transport error: tcp connect error: Connection refused");
+    service.process.logged(&why);
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
     let tls = || {
         let identity = Identity::from_pem(read("plane.pem"), read("plane.key"));

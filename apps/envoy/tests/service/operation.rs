@@ -2,6 +2,7 @@
 
 use crate::common::{Server, wait_until};
 use crate::harness::{Service, command, descriptor, is_ok, number};
+use crate::servers::certificate;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs;
@@ -96,6 +97,8 @@ async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
     fs::remove_file(folder.join("more.yml")).unwrap();
     wait_for_loads(&service, 5, 1);
     assert_eq!(client.of("e").admitted(3, &["k=1"]).await, 3);
+    service.write("domain: d\n");
+    service.process.logged("WARN redis_cell_envoy::watch: there are no rules: all requests are admitted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,6 +184,13 @@ async fn health_is_told_by_http_and_grpc() {
     server.kill();
     wait_for(false);
     told(&[1, 2]);
+    // The log says which server has not decided, without the password of its URL.
+    let url = format!("redis://ann:secret@127.0.0.1:{}", server.port());
+    let mut of_url = Service::at(&url, &rule("k", 1), &[("REDIS_TIMEOUT", "2s")]);
+    let request = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#;
+    assert_eq!(of_url.post("/json", request).0, 500);
+    of_url.process.logged(&format!("the server at 127.0.0.1:{} has not decided: ", server.port()));
+    assert!(!of_url.process.log().contains("secret"), "{}", of_url.process.log());
     server.restart_here();
     wait_for(true);
     told(&[1, 2, 1]);
@@ -367,11 +377,36 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
     let (code, text) = check(&config);
     assert!(code == Some(1) && text.contains("a.yaml:2: is not text in UTF-8"), "{text}");
     fs::write(config.join("a.yaml"), rule("k", 1)).unwrap();
-    assert_eq!(check(&config), (Some(0), "1 domains, 1 rules\n".to_owned()));
+    assert_eq!(check(&config), (Some(0), "domains: 1, rules: 1\n".to_owned()));
     let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[("BACKEND_TYPE", "memcache")]));
     assert!(code == Some(1) && text.contains("BACKEND_TYPE"), "{text}");
+    let (code, text) = output(&mut command(folder.path(), "http://127.0.0.1", &[]));
+    assert!(code == Some(1) && text.starts_with("REDIS_URL: must be host:port, "), "{text}");
+    for name in ["one", "two"] {
+        certificate(folder.path(), name);
+    }
+    let [own, key] = ["one.pem", "two.key"].map(|name| folder.path().join(name).display().to_string());
+    let tls =
+        [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", &own), ("GRPC_SERVER_TLS_KEY", &key)];
+    let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &tls));
+    let error = format!("GRPC_SERVER_USE_TLS with {own}, {key}: transport error: keys may not be consistent");
+    assert!(code == Some(1) && text.contains(&error), "{text}");
+    let (code, text) = output(&mut command(folder.path(), "redis://127.0.0.1:1", &[("REDIS_TLS", "true")]));
+    let error = "REDIS_TLS with the authorities of the system: Constructing a TLS client requires";
+    assert!(code == Some(1) && text.starts_with(error), "{text}");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    for port in ["PORT", "GRPC_PORT"] {
+        let taken_port = (port, &*taken.port().to_string());
+        let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[taken_port]));
+        let error = format!("{taken}: Address already in use");
+        assert!(code == Some(1) && text.contains(&error), "{text}");
+    }
     let (code, text) = check(&folder.path().join("nowhere"));
     assert!(code == Some(1) && text.contains("nowhere"), "{text}");
+    // The folder above that of the rules.
+    let (code, text) = check(folder.path());
+    assert!(code == Some(1) && text.ends_with("has no file whose name ends in .yaml or .yml\n"), "{text}");
 }
 
 /// The files for Prometheus and Grafana.

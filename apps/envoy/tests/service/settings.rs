@@ -60,7 +60,7 @@ fn variables_of_the_reference_are_read() {
 #[test]
 fn what_is_wrong_or_missing_here_is_named() {
     let mut errors = read(&[
-        ("GRPC_PORT", "many"),
+        ("GRPC_PORT", "80810"),
         ("SERVER_UNAVAILABLE", "sometimes"),
         ("BACKEND_TYPE", "memcache"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
@@ -92,7 +92,7 @@ fn what_is_wrong_or_missing_here_is_named() {
             "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY: one of them is missing",
             "CONFIG_GRPC_XDS_NODE_METADATA: must be name=value,..., and is 'zone'",
             "CONFIG_GRPC_XDS_SERVER_URL: must be host:port, and is 'plane'",
-            "GRPC_PORT: must be a number, and is 'many'",
+            "GRPC_PORT: must be a number from 0 to 65535, and is '80810'",
             "GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
             "LOG_FORMAT: must be text or json, and is 'xml'",
             "NEAR_LIMIT_RATIO: must be a number from 0 to 1, and is 'nan'",
@@ -185,6 +185,20 @@ fn each_variable_of_the_reference_that_has_no_meaning_is_named() {
             "{name}: {warnings:?}"
         );
     }
+    // Nor do certificates encrypt anything by themselves.
+    for (switch, name) in [
+        ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_KEY"),
+        ("REDIS_TLS", "REDIS_TLS_CACERT"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+    ] {
+        let settings =
+            read(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, "/a.pem"), (switch, "false")]).unwrap();
+        assert_eq!(settings.warnings, [format!("{name} has no meaning here: {switch} is not true")]);
+    }
+    let settings = read(&[("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/a.pem")]).unwrap();
+    assert_eq!(settings.warnings.len(), 1, "{:?}", settings.warnings);
+    let settings = read(&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/a.pem")]).unwrap();
+    assert_eq!(settings.warnings.len(), 0, "{:?}", settings.warnings);
     let settings = read(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("RUNTIME_ROOT", "/data")]).unwrap();
     assert!(settings.warnings[0].starts_with("RUNTIME_ROOT has no meaning here"), "{:?}", settings.warnings);
     let xds = settings.xds.unwrap();
