@@ -121,12 +121,8 @@ class Server:
         assert self.process is not None
         if self.process.poll() is not None:
             raise ChildProcessError((self.folder / "log").read_text())
-        try:
-            with self.admin as admin:
-                # The folder says that it is this server, and not another one on the same port.
-                return bool(admin.config_get("dir")["dir"] == str(self.folder))
-        except (redis.ConnectionError, redis.ResponseError):
-            return False
+        with self.admin as admin:
+            return _is(self.process, admin)
 
     def freeze(self) -> None:
         assert self.process is not None
@@ -310,8 +306,8 @@ def sentinel(server: Server, *lines: str, watched: int | None = None) -> Iterato
             words = ["setpriv", "--pdeathsig", "TERM", SERVER, str(file), "--sentinel"]
             started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             with redis.Redis(port=port) as admin:
-                # It ends by itself if the port is taken.
-                wait_until(lambda admin=admin, started=started: started.poll() is not None or _pings(admin))
+                # It ends by itself if the port is taken, by a server that answers meanwhile.
+                wait_until(lambda admin=admin, started=started: started.poll() is not None or _is(started, admin))
                 if started.poll() is None:
                     process = started
                     admin.execute_command("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", watched or server.port, 1)
@@ -323,8 +319,9 @@ def sentinel(server: Server, *lines: str, watched: int | None = None) -> Iterato
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _pings(admin: redis.Redis) -> bool:
+def _is(process: subprocess.Popen[bytes], admin: redis.Redis) -> bool:
+    """Whether this process answers, and not another one that has the same port."""
     try:
-        return bool(admin.ping())
-    except redis.ConnectionError:
+        return bool(admin.info("server")["process_id"] == process.pid)
+    except (redis.ConnectionError, redis.ResponseError):
         return False

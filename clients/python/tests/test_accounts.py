@@ -33,6 +33,7 @@ from redis_cell import (
     Hold,
     Lease,
     Local,
+    Log,
     Rate,
     RateLimited,
     RefusedForever,
@@ -143,6 +144,31 @@ async def test_what_a_block_has_used_is_charged_however_it_ends(way: Way) -> Non
         assert hold.settled.combined.remaining == left
     with pytest.raises(ValueError, match="quantity must be at least 0, not -1"):
         hold.used(-1)
+
+
+@pytest.mark.parametrize("used", [20_000, 10**16])
+async def test_usage_beyond_the_largest_quantity_is_charged_as_far_as_possible(way: Way, used: int) -> None:
+    log, total = Log(5000, per=60), Fixed.total(10_000)
+
+    def pools(units: int) -> tuple[wire.Pools, ...]:
+        return Spill(Take("{a}:log", log, units), Take("{a}:all", total, units)), Take("{a}:own", log, units)
+
+    async with way.block(way.account(pools).hold(1)) as hold:
+        hold.used(used)
+    charged = [hold.settled.taken(key) for key in ("{a}:log", "{a}:all", "{a}:own")]
+    assert charged == [5000, min(used, 1_000_000) - 5000, 10_001]
+
+
+async def test_a_hold_is_topped_up_from_its_pool(way: Way) -> None:
+    """Units of a second pool would be charged for the whole usage too."""
+    account = way.account(plan)
+    async with way.block(account.hold(0)) as hold:
+        await awaited(hold.more(1200))
+        with pytest.raises(RateLimited):
+            await awaited(hold.more(400))
+        await awaited(hold.more(300))
+        assert hold.quantity == 1500
+    assert await way.left(plan(0)) == [0, 0, 60]
 
 
 async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(
@@ -332,3 +358,21 @@ def test_the_fake_answers_as_the_server_does(blocking: redis.Redis) -> None:
             for name in ("retry_after", "reset_after"):
                 waits, real_waits = [[getattr(row, name) or 0 for row in each] for each in (rows, real_rows)]
                 assert waits == pytest.approx(real_waits, abs=200), (seed, name, call)
+
+
+def test_holds_of_the_fake_run_out_and_outlast_windows_as_in_the_server() -> None:
+    def take(key: str, units: int) -> Take:
+        return Take(
+            key, {"window": Fixed(10, per=1), "total": Fixed.total(10), "rate": Rate(8, per=1, burst=7)}[key], units
+        )
+
+    fake, hold = FakeCell(), Hold(HOLDS, "me", 4)
+    fake.mtake(*(take(key, 5) for key in ("window", "total", "rate")), hold=hold)
+    fake.advance(0.001)
+    assert fake.settle(take("rate", 0), hold=hold)["rate"].remaining == 8
+    assert fake.mpeek(take("total", 0), holds=HOLDS)["total"].remaining == 10
+    assert fake.mpeek(take("total", 0))["total"].remaining == 5  # what comes back is not taken by looking
+    fake.mtake(take("window", 3), hold=hold)
+    fake.advance(1.5)
+    fake.mtake(take("window", 0), hold=hold)
+    assert fake.settle(take("window", 3), hold=hold)["window"].remaining == 10  # charged to the window that has ended

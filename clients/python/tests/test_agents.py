@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -383,6 +385,116 @@ async def test_what_a_reply_does_not_report_is_charged_as_estimated(cell: AsyncC
         assert await spends(client.chat.completions.create(**asks)) == 0
 
 
+class Stored:
+    """A model that answers in the background: its responses end when a test says so."""
+
+    def __init__(self) -> None:
+        self.stored = dict[str, dict[str, Any]]()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" and request.url.path.endswith("/responses"):
+            name = f"resp_{len(self.stored)}"
+            body = {**answer("/responses", 200, 0), "id": name, "status": "queued", "output": [], "usage": None}
+            self.stored[name] = body
+            if json.loads(request.content).get("stream"):
+                events = list(response_events(body))[:1]  # the stream breaks off
+                return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(events))
+            return httpx.Response(200, stream=Body(body))
+        name = request.url.path.split("/responses/")[1].partition("/")[0]
+        body = self.stored[name]
+        if request.url.params.get("stream"):
+            events = list(response_events(body))[1:]
+            return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(events))
+        return httpx.Response(200, stream=Body(body))
+
+    def ends(self, name: str, status: str, prompt: int, answered: int) -> None:
+        usage = {"input_tokens": prompt, "output_tokens": answered, "total_tokens": prompt + answered}
+        self.stored[name] |= {"status": status, "usage": {**answer("/responses", 200, 0)["usage"], **usage}}
+
+
+ESTIMATED = 403
+"""The estimate of a response of at most 400 tokens to `hello`."""
+
+
+def openai_client(budget: Any, upstream: Stored, **options: Any) -> openai.OpenAI:
+    transport = BudgetTransport(budget, transport=httpx.MockTransport(upstream), **options)
+    return openai.OpenAI(api_key="k", base_url="http://upstream/v1", http_client=httpx.Client(transport=transport))
+
+
+def test_a_response_in_the_background_is_settled_once_by_the_process_that_retrieves_it(
+    blocking: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = Stored()
+    asks: Any = {"model": "fake", "input": "hello", "max_output_tokens": 400, "background": True}
+
+    def price(model: str, prompt: int, answer: int) -> str:
+        return f"{(prompt + 3 * answer) / 1e6:.6f}"
+
+    def budget() -> Budget:
+        return Budget(Cell(blocking), "run:4", tokens=100_000, dollars=1, steps=9)
+
+    def dollars(*uses: tuple[int, int]) -> Decimal:
+        return sum((Decimal(price("fake", *each)) for each in uses), Decimal(0))
+
+    child = budget().child("researcher", tokens=50_000)
+    with openai_client(child, upstream, price=price) as begins:
+        for _ in range(4):
+            begins.responses.create(**asks)
+        for _ in begins.responses.create(**asks, stream=True):
+            pass
+    estimate = (3, 400)
+    names = list(upstream.stored)
+    assert child.left()["tokens"] == 50_000 - 5 * ESTIMATED
+    ends = {names[0]: (5, 90), names[1]: (7, 1200), names[2]: (5, 10), names[4]: (6, 60)}
+    with openai_client(budget(), upstream, price=price) as one, openai_client(budget(), upstream, price=price) as two:
+        upstream.ends(names[0], "in_progress", 5, 9)
+        one.responses.retrieve(names[0])
+        assert child.left()["tokens"] == 50_000 - 5 * ESTIMATED  # it has not ended
+        for name, used in ends.items():
+            upstream.ends(name, "cancelled" if name == names[2] else "completed", *used)
+        run, together = Cell.run, threading.Barrier(2)
+
+        def at_once(cell: Cell, call: Any) -> Any:
+            """Both processes find the response before either settles it."""
+            found = run(cell, call)
+            if call.name == "ZRANGE":
+                together.wait(30)
+            return found
+
+        with monkeypatch.context() as patched, ThreadPoolExecutor() as pool:
+            patched.setattr(Cell, "run", at_once)
+            list(pool.map(lambda client: client.responses.retrieve(names[0]), (one, two)))
+        for _ in range(2):
+            for client in (one, two):
+                client.responses.retrieve(names[1])
+                client.responses.cancel(names[2])
+                for _ in client.responses.retrieve(names[4], stream=True):
+                    pass
+    uses = [*ends.values(), estimate]  # nobody has retrieved the fourth
+    total = sum(prompt + answered for prompt, answered in uses)
+    assert child.left() == {"tokens": 50_000 - total, "dollars": 1 - dollars(*uses), "steps": 4}
+    assert budget().left()["tokens"] == 100_000 - total
+    assert budget().used() == {"researcher/fake": {"tokens": total, "dollars": dollars(*uses), "steps": 5}}
+    assert all(blocking.ttl(key) > 0 for key in blocking.scan_iter())
+
+
+async def test_a_loop_of_responses_in_the_background_ends_with_its_budget() -> None:
+    budget, upstream = AsyncBudget(AsyncFakeCell(), "run:4", tokens=1000), Stored()
+    transport = AsyncBudgetTransport(budget, transport=httpx.MockTransport(upstream))
+    http = httpx.AsyncClient(transport=transport)
+    async with openai.AsyncOpenAI(api_key="k", base_url="http://upstream/v1", http_client=http) as client:
+        asks: Any = {"model": "fake", "input": "hello", "max_output_tokens": 400, "background": True}
+        names = [(await client.responses.create(**asks)).id for _ in range(2)]
+        with pytest.raises(BudgetExceeded):
+            await client.responses.create(**asks)
+        for name in names:
+            upstream.ends(name, "completed", 3, 1)
+            for _ in range(2):
+                await client.responses.retrieve(name)
+        assert await budget.left() == {"tokens": 1000 - 2 * 4}
+        await client.responses.create(**asks)
+
+
 def test_usage_is_read_from_all_apis() -> None:
     def read(text: str, kind: str = "text/event-stream; charset=utf-8") -> tuple[Estimate | None, bool]:
         usage, last = Usage(kind), False
@@ -401,6 +513,7 @@ def test_usage_is_read_from_all_apis() -> None:
         False,
     )
     assert read('data: {"choices":[]}\n\ndata: [DONE]\n') == (None, True)
+    assert read('data: {"usage":{"prompt_tokens":5,"completion_tokens":1}}\n', "Text/Event-Stream")[0] == Estimate(5, 1)
     assert read('{"usage":{"prompt_tokens":8,"total_tokens":8}}', "application/json") == (Estimate(8, 0), False)
     assert read("no JSON", "text/plain") == (None, False)
     # LiteLLM's proxy reports the tokens of Anthropic's cache among those of the prompt, and by themselves too.
@@ -417,6 +530,35 @@ def test_usage_of_the_beginning_of_a_message_is_not_that_of_its_answer() -> None
     assert usage.tokens() == Estimate(20, 44)
 
 
+def test_usage_of_a_part_is_not_that_of_the_whole_answer() -> None:
+    """Some servers report the usage so far in each part of a stream."""
+
+    def part(tokens: int, end: str | None) -> bytes:
+        choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": end}
+        return chunk({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}})
+
+    for last in (b"data: [DONE]\n\n", part(2, "stop"), chunk({"choices": [], "usage": {"prompt_tokens": 5}})):
+        usage, broken = Usage("text/event-stream"), Usage("text/event-stream")
+        for each in (usage, broken):
+            each.read(part(1, None) + part(2, None))
+        usage.read(last)
+        assert (usage.tokens(), broken.tokens()) == (Estimate(5, 2), None)
+
+
+def test_a_call_with_several_answers_is_estimated_for_all_of_them() -> None:
+    asks = {"prompt": "find", "max_tokens": 100}
+    for more, answers in (
+        ({}, 1),
+        ({"n": 2}, 2),
+        ({"n": 2, "best_of": 5}, 5),
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": [[1, 2], [3]], "n": 2}, 4),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": []}, 1),
+    ):
+        assert estimate({**asks, **more}).answer == 100 * answers, more
+
+
 def test_a_large_reply_is_read_in_linear_time() -> None:
     usage, part = Usage("application/json"), b"0" * 16384
     begin = time.process_time()
@@ -428,11 +570,14 @@ def test_a_large_reply_is_read_in_linear_time() -> None:
 USED = {"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}}
 
 
-class Body(httpx.SyncByteStream):
+class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     def __init__(self, data: object) -> None:
         self.data = json.dumps(data).encode()
 
     def __iter__(self) -> Iterator[bytes]:
+        yield self.data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self.data
 
 
@@ -463,6 +608,60 @@ def test_a_reply_is_settled_however_it_comes(path: str, replies: list[httpx.Resp
     assert budget.used() == used
     assert budget.left() == {"tokens": 100_000 - sum(row["tokens"] for row in used.values())}
     assert not replies
+
+
+@pytest.mark.parametrize("usage", [{"prompt_tokens": -10}, {"prompt_tokens": 10**30}, USED["usage"]])
+def test_a_call_whose_usage_cannot_be_charged_is_charged_as_estimated(usage: Any) -> None:
+    """The units would otherwise come back when the hold runs out."""
+    budget, known = Budget(FakeCell(), "run:4", tokens=100_000, dollars=1), ["0.5"]
+    inner = httpx.MockTransport(lambda request: httpx.Response(200, json={"usage": usage}))
+    transport = BudgetTransport(budget, price=lambda *tokens: known.pop(), transport=inner)
+    with httpx.Client(transport=transport) as http:
+        body = {"model": "fake", "max_tokens": 400, "messages": FOUND["messages"]}
+        assert http.post("http://upstream/v1/chat/completions", json=body).status_code == 200
+    assert budget.used() == {"fake": {"tokens": estimate(body).tokens, "dollars": Decimal("0.5")}}
+
+
+async def test_forms_with_files_are_calls_of_a_model() -> None:
+    sent: list[bytes] = []
+
+    def upstream(request: httpx.Request) -> httpx.Response:
+        sent.append(request.content)
+        return httpx.Response(200, json={"usage": {"input_tokens": 10, "output_tokens": 5}} if len(sent) < 3 else {})
+
+    form: Any = {"data": {"model": "fake"}, "files": {"file": ("a.wav", b"model" * 100, "audio/wav")}}
+    budget, inner = Budget(FakeCell(), "run:4", tokens=100_000), httpx.MockTransport(upstream)
+    with httpx.Client(transport=BudgetTransport(budget, transport=inner)) as http:
+        http.post("http://upstream/v1/audio/transcriptions", **form)
+    assert budget.used() == {"fake": {"tokens": 15}}
+    other = AsyncBudget(AsyncFakeCell(), "run:4", tokens=100_000)
+    async with httpx.AsyncClient(transport=AsyncBudgetTransport(other, transport=inner)) as http:
+        await http.post("http://upstream/v1/audio/transcriptions", **form)
+        assert await other.used() == {"fake": {"tokens": 15}}
+        await http.post("http://upstream/v1/images/edits", **{**form, "data": {"model": "paint", "prompt": "é" * 10}})
+        await http.post("http://upstream/v1/images/edits", **{**form, "data": {"model": "other", "prompt": b"\xff"}})
+    assert (await other.used())["paint"] == {"tokens": 10 + 1000}  # without usage, as estimated
+    assert (await other.used())["other"] == {"tokens": 2 + 1000}  # a text that is not UTF-8 is a text
+    assert all(b"model" * 100 in body for body in sent)
+
+
+def test_a_text_that_begins_like_a_data_url_is_estimated() -> None:
+    picture = "data:image/png;base64," + "A" * 10_000
+    part = {"type": "image_url", "image_url": {"url": picture}}
+    files = [part, {"type": "input_image", "image_url": picture}, {"type": "file", "file": {"file_data": picture}}]
+    for content in files:
+        assert estimate({"messages": [{"role": "user", "content": [content]}]}).prompt < 100
+        assert estimate({"input": [{"role": "user", "content": [content]}]}).prompt < 100
+    for texts in (
+        {"messages": [{"role": "user", "content": picture}]},
+        {"messages": [{"role": "user", "type": "file", "content": picture}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": picture}]}]},
+        {"input": picture},
+        {"tools": [{"type": "function", "function": {"parameters": part}}]},
+        {"functions": [{"name": "f", "description": picture}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"description": picture}}},
+    ):
+        assert estimate(texts).prompt >= 5000, texts
 
 
 async def test_a_call_that_is_cancelled_while_it_is_settled_leaves_its_connection(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import redis
+import redis.asyncio
 
 from conftest import FLAVORS, client_class
 from redis_cell import (
@@ -17,6 +21,7 @@ from redis_cell import (
     Admitted,
     Answer,
     AsyncAccount,
+    AsyncBudget,
     AsyncCell,
     AsyncRefusals,
     Bucket,
@@ -55,6 +60,7 @@ from redis_cell.times import LAST, LAST_LEASE, micros, micros_up
 
 RATE: Any = Rate(1, per=1)
 CELL: Any = Cell(redis.Redis())
+ASYNC_CELL: Any = AsyncCell(redis.asyncio.Redis())
 
 
 def extra(name: str) -> Any:
@@ -217,25 +223,13 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: Account(FakeCell(), lambda n: 5, holds="h").peek(), "a limiter of a call must be Take, Spill or Else"),
         (lambda: Account(FakeCell(), take, holds="h").hold("5").__enter__(), "quantity must be a whole number"),
         (lambda: Account(FakeCell(), take, holds="h").hold(5).used("5"), "quantity must be a whole number, not '5'"),
-        (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=0.8), "warn_at must be several shares, not 0.8"),
         (lambda: Budget(FakeCell(), "r", tokens=5, warn_at="8"), "warn_at must be several shares, not '8'"),
         (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=["8"]), "a share of warn_at must be float or int, not '8'"),
-        (lambda: Budget(FakeCell(), "r", tokens=5, on_warning="x"), "on_warning must be a function, not 'x'"),
-        (lambda: Budget(FakeCell(), "r", tokens=5, idle="x"), "idle must be seconds or a timedelta, not 'x'"),
         (lambda: Local(share="4"), "share must be a whole number, not '4'"),
         (lambda: Local(share=4, ask_again="1"), "ask_again must be seconds or a timedelta, not '1'"),
         (lambda: FailOpen(ask_again="1"), "ask_again must be seconds or a timedelta, not '1'"),
         (lambda: FailClosed("1"), "ask_again must be seconds or a timedelta, not '1'"),
         (lambda: observe(FakeCell(), on_refusal="print"), "on_refusal must be a function, not 'print'"),
-        (lambda: extra("fastapi").RateLimitMiddleware(None, limit=5), "limit must be RateLimit, not 5"),
-        (
-            lambda: extra("fastapi").RateLimit(AsyncFakeCell(), RATE, prefix=()),
-            "prefix, or the name of a limit, must be str, not ()",
-        ),
-        (
-            lambda: extra("langchain").RateLimiter(CELL, "q", RATE, timeout="3"),
-            "timeout must be seconds or a timedelta, not '3'",
-        ),
         (lambda: Leased(CELL, Log(1, per=1), least=1, most=1, hold=1), "limit must be Rate, Fixed or Window, not Log"),
         (lambda: Leased(CELL, RATE, least="1", most=1, hold=1), "least must be a whole number, not '1'"),
         (lambda: Leased(CELL, RATE, least=1, most=1, hold=1).take("q", "2"), "quantity must be a whole number"),
@@ -299,6 +293,11 @@ def test_a_key_is_text_or_bytes(key: Any) -> None:
     for build in builders:
         with pytest.raises(TypeError, match="a key is a str or bytes"):
             build()
+
+
+def test_a_pipeline_sends_calls_of_this_package() -> None:
+    with pytest.raises(TypeError, match="a call of a pipeline"):
+        Cell(redis.Redis()).pipeline("CL.THROTTLE")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(("library", "way"), FLAVORS)
@@ -384,3 +383,155 @@ def test_times_are_whole_microseconds() -> None:
         1_000_001,
         1,
     ]
+
+
+VALUES: dict[str, Any] = {
+    "None": None,
+    "negative": -1,
+    "zero": 0,
+    "half": 0.5,
+    "number": 7,
+    "nan": math.nan,
+    "infinite": math.inf,
+    "bool": True,
+    "digit": "7",
+    "empty": "",
+    "bytes": b"7",
+    "list": [7],
+    "nothing": [],
+    "mapping": {"unknown": 1},
+    "object": object(),
+    "class": object,
+}
+"""Values of which each is wrong for most arguments."""
+RIGHT: dict[str, str] = {
+    "name": "digit",
+    "tool": "digit",
+    "key": "digit",
+    "prefix": "digit",
+    "tokens": "None number",
+    "steps": "None number",
+    "dollars": "None half number digit",
+    "tools": "None",
+    "idle": "number",
+    "period": "half number",
+    "lease": "half number",
+    "warn_at": "nothing",
+    "on_warning": "class",
+    "owner": "None digit empty bytes",
+    "price": "None class",
+    "estimate": "class",
+    "transport": "None",
+    "rate": "None",
+    "max_wait": "None zero half number",
+    "timeout": "None zero half number",
+    "client": "class",
+    "session": "None class",
+    "places": "number",
+    "cost": "None zero number",
+    "units": "zero number",
+    "prompt": "zero number",
+    "answer": "zero number",
+    "async_cell": "None",
+}
+"""The values that are right for the arguments of a name."""
+SAYS = {"cell": "needs a", "budget": "needs a"}
+"""How errors name an argument that they do not name by its own name."""
+MADE = {"BudgetExceeded", "BudgetWarning", "RateLimitedError", "Step", "AsyncStep"}
+"""The public names that only the package calls."""
+CALLED = {"client_address", "client_of", "estimate", "micro_dollars", "rate_limited"}
+"""Those that a framework calls, or that have a test of their own."""
+Case: TypeAlias = tuple[Callable[..., Any], dict[str, Any], dict[str, str]]
+"""What is called, with right arguments, and the values that are right here and not in RIGHT."""
+
+
+def of_budgets() -> Iterator[Case]:
+    amounts = {"tokens": 9, "dollars": "9"}
+    some = {"tokens": "None zero number", "dollars": "None zero half number digit"}
+    for kind, cell in ((Budget, CELL), (AsyncBudget, ASYNC_CELL)):
+        options = {"tools": None, "idle": 60, "period": 6, "warn_at": (), "on_warning": print}
+        yield kind, {"cell": cell, "name": "r", **amounts, "steps": 9, **options}, {}
+        budget: Any = kind(cell, "r", **amounts, steps=9)  # type: ignore[arg-type]
+        yield budget.child, {"name": "c", **amounts, "steps": 9}, {}
+        yield budget.step, {"tool": "t", **amounts, "owner": None}, some
+        yield budget.step("t").used, amounts, some
+
+
+def of_agents() -> Iterator[Case]:
+    agents = extra("agents")
+    yield agents.Estimate, {"prompt": 1, "answer": 1}, {}
+    for kind, budget, cell in (
+        (agents.BudgetTransport, Budget, CELL),
+        (agents.AsyncBudgetTransport, AsyncBudget, ASYNC_CELL),
+    ):
+        own = {"budget": budget(cell, "r", tokens=9), "price": None, "estimate": agents.estimate, "transport": None}
+        yield kind, own, {"budget": "class"}
+
+
+def of_httpx() -> Iterator[Case]:
+    httpx = extra("httpx")
+    for kind, cell in ((httpx.Transport, CELL), (httpx.AsyncTransport, ASYNC_CELL)):
+        yield kind, {"cell": cell, "key": "k", "rate": RATE, "max_wait": 60, "transport": None}, {}
+
+
+def of_langchain() -> Iterator[Case]:
+    own = {"cell": CELL, "key": "k", "limit": RATE, "timeout": 1, "async_cell": None}
+    yield extra("langchain").RateLimiter, own, {"key": "digit empty bytes"}
+
+
+def of_fastapi() -> Iterator[Case]:
+    fastapi = extra("fastapi")
+    own = {"cell": ASYNC_CELL, "limit": RATE, "key": print, "quantity": 1, "timeout": 0, "prefix": "http"}
+    yield fastapi.RateLimit, own, {"key": "class", "quantity": "zero number class"}
+    yield fastapi.RateLimitMiddleware, {"app": print, "limit": None}, {"app": "class", "limit": "None"}
+
+
+def of_fastmcp() -> Iterator[Case]:
+    fastmcp = extra("fastmcp")
+    yield fastmcp.Places, {"places": 1, "lease": 1}, {}
+    yield fastmcp.Rule, {"limit": RATE, "per": "client", "tools": None, "cost": None}, {"cost": "None zero"}
+    rules = {"r": fastmcp.Rule(RATE)}
+    own = {"timeout": 0, "client": print, "session": None, "prefix": "mcp", "period": 60}
+    yield fastmcp.RateLimits, {"cell": ASYNC_CELL, "rules": rules, **own}, {}
+    yield fastmcp.RateLimits(ASYNC_CELL, rules).add_to, {"server": extra("fastmcp").FastMCP("m")}, {}
+    yield fastmcp.report_cost, {"units": 1}, {}
+    yield fastmcp.RefusalStatus, {"app": print}, {"app": "class"}
+
+
+CASES: dict[str, Callable[[], Iterator[Case]]] = {
+    "agents": of_agents,
+    "budgets": of_budgets,
+    "fastapi": of_fastapi,
+    "fastmcp": of_fastmcp,
+    "httpx": of_httpx,
+    "langchain": of_langchain,
+}
+
+
+@pytest.mark.parametrize("module", CASES)
+def test_each_argument_is_right_or_an_error_that_names_it(module: str) -> None:
+    found, called = list[str](), MADE | CALLED
+    for call, own, more in CASES[module]():
+        named: str = call.__qualname__
+        called.add(named.partition(".")[0])
+        parameters = inspect.signature(call).parameters
+        assert set(parameters) == set(own), f"{named} has other arguments"
+        for name, (word, value) in itertools.product(own, VALUES.items()):
+            right = word in {**RIGHT, **more}.get(name, "").split(" ")
+            try:
+                call(**{**own, name: value})
+            except (TypeError, ValueError) as error:
+                if right or SAYS.get(name, name) not in str(error):
+                    found.append(f"{named}({name}={value!r}): {type(error).__name__}: {error}")
+            except Exception as error:
+                found.append(f"{named}({name}={value!r}): {type(error).__name__}: {error}")
+            else:
+                if not right:
+                    found.append(f"{named}({name}={value!r}) is accepted")
+        with pytest.raises(TypeError, match="unknown"):
+            call(**own, unknown=1)
+    assert not found, "\n".join(found)
+    code: Any = extra(module)
+    public = [name for name in getattr(code, "__all__", vars(code)) if not name.startswith("_")]
+    own_names = {name for name in public if callable(vars(code)[name]) and vars(code)[name].__module__ == code.__name__}
+    assert own_names <= called, "public names without a case"

@@ -6,7 +6,9 @@ import asyncio
 import os
 import pickle
 import signal
-from decimal import Decimal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import redis.asyncio
 import servers
 from conftest import awaited
 from redis_cell import (
+    Account,
     AsyncBudget,
     AsyncCell,
     AsyncGuard,
@@ -24,7 +27,11 @@ from redis_cell import (
     BudgetWarning,
     Cell,
     FailClosed,
+    Fixed,
+    Guard,
+    Local,
     RateLimited,
+    Take,
 )
 from redis_cell.testing import FakeCell
 from test_accounts import Way, way
@@ -117,6 +124,85 @@ def test_a_warning_comes_once(blocking: redis.Redis) -> None:
     assert all(blocking.ttl(key) > 0 for key in blocking.scan_iter())
 
 
+@pytest.mark.parametrize("choice", [FailClosed(ask_again=0), Local(10, ask_again=0)])
+def test_only_the_usage_that_the_server_knows_is_a_reason_for_a_warning(
+    choice: FailClosed | Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings, settled = list[BudgetWarning](), list[bool]()
+    with servers.running() as server, redis.Redis(port=server.port, retry=None) as client:
+        guard = Guard(Cell(client), when_unavailable=choice)
+        budget = Budget(guard, "run:4", tokens=1000, warn_at=(0.5,), on_warning=warnings.append)
+        with budget.step("search", tokens=10):
+            server.stop()
+        assert not warnings
+        server.start()
+        run = guard.run
+
+        def stops(call: Any) -> Any:
+            if any(settled):
+                server.stop()
+            settled.append(call.name in ("CL.MSETTLE", "ZRANGE"))
+            return run(call)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(guard, "run", stops)
+            with budget.step("search", tokens=600):
+                pass
+        assert settled == [False, True, False] and not warnings
+        server.start()
+        with budget.step("search", tokens=600):
+            pass
+        assert budget.used() == {"search": {"tokens": 600}}
+        settled.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(guard, "run", stops)
+            used = budget.used()  # the server stops before it is asked for the row
+        assert used == ({} if isinstance(choice, FailClosed) else {"search": {"tokens": 10}})  # by this process
+    assert [warning.left for warning in warnings] == [400]
+
+
+def test_money_is_exact_whatever_the_precision_of_the_caller(blocking: redis.Redis) -> None:
+    with localcontext() as context:
+        context.prec = 3
+        budget = Budget(Cell(blocking), "run:4", dollars="100.00")
+        with budget.step("search", dollars="0.00") as step:
+            step.used(dollars="12.3456781")
+        left = budget.left()["dollars"]
+    assert (left, blocking.get("{run:4}:dollars")) == (Decimal("87.654321"), "12345679")
+
+
+def test_threads_that_share_a_step_lose_no_usage() -> None:
+    budget = Budget(FakeCell(), "run:4", tokens=10**9)
+    account = Account(FakeCell(), lambda units: Take("wallet", Fixed.total(10**9), units), holds="holds")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with budget.step("search") as step, account.hold(1) as hold, ThreadPoolExecutor(4) as threads:
+
+            def uses() -> None:
+                for _ in range(30_000):
+                    step.used(tokens=1)
+                    hold.used(1)
+
+            for _ in range(4):
+                threads.submit(uses)
+    finally:
+        sys.setswitchinterval(interval)
+    assert budget.left() == {"tokens": 10**9 - 120_000}
+    assert account.peek().combined.remaining == 10**9 - 120_000
+
+
+def test_a_run_that_begins_again_warns_again() -> None:
+    warnings = list[BudgetWarning]()
+    with servers.running() as server, redis.Redis(port=server.port) as client:
+        budget = Budget(Cell(client), "run:4", tokens=10, idle=1.1, period=1, on_warning=warnings.append)
+        for _ in range(2):
+            with budget.step("search", tokens=9):
+                pass
+            servers.wait_until(lambda: not client.exists("{run:4}:tokens", "{run:4}:tokens:warned:0.8"))
+    assert [warning.left for warning in warnings] == [1, 1]
+
+
 def test_a_warning_that_fails_changes_no_charge(caplog: pytest.LogCaptureFixture) -> None:
     def fails(warning: BudgetWarning) -> None:
         raise KeyError(warning.share)
@@ -203,7 +289,7 @@ def test_mistakes_are_named() -> None:
         ("warn_at must be shares above 0 and at most 1, not 80", lambda: budget(warn_at=(80,))),
         ("a share of warn_at must be float or int, not True", lambda: budget(warn_at=(True,))),
         ("tools must be several names, not 'search'", lambda: budget(tools="search")),
-        ("tools must be names of tools, or None", lambda: budget(tools=[])),
+        ("tools must be names, or None for all", lambda: budget(tools=[])),
         ("tools must be several names, not 0", lambda: budget(tools=0)),
         ("Budget needs a Cell or a Guard, not str", lambda: Budget("cell", "run:4", tokens=1)),  # type: ignore[arg-type]
         ("AsyncBudget needs an AsyncCell", lambda: AsyncBudget(cell, "run:4", tokens=1)),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -28,7 +29,7 @@ from mcp import MCPError
 from mcp_types import CallToolRequestParams
 
 import servers
-from redis_cell import AsyncCell, Fixed, Rate
+from redis_cell import AsyncCell, Bucket, Fixed, Funnel, Log, Rate, Window
 from redis_cell.fastmcp import Places, RateLimits, Rule, report_cost
 from redis_cell.testing import AsyncFakeCell, FakeCell
 
@@ -161,6 +162,31 @@ async def test_a_client_that_loops_delays_its_own_calls(mcp: Servers, server: se
         assert admin.lrange("turns", 0, -1).index("bob") <= 1
 
 
+def test_the_calls_of_a_client_that_is_killed_leave_the_queue(mcp: Servers, server: servers.Server) -> None:
+    program = """if True:
+        import asyncio, sys
+        from fastmcp import Client
+        async def main():
+            async with Client(sys.argv[1]) as client:
+                await asyncio.gather(*(client.call_tool("turn", {"name": "killed"}) for _ in range(20)))
+        asyncio.run(main())
+    """
+    others = server.counted("blocked_clients")
+    with mcp.admin as admin:
+        admin.execute_command("CL.ACQUIRE", "{mcp}:one:", 1, 600, "somebody")
+        client = subprocess.Popen([sys.executable, "-c", program, f"http://127.0.0.1:{mcp.ports[0]}/waits"])
+        try:
+            servers.wait_until(lambda: server.counted("blocked_clients") >= others + 20 or client.poll(), 180)
+            assert client.poll() is None
+        finally:
+            client.kill()
+            client.wait()
+        # A call waits for 30 seconds at a time, and is not blocked for an instant between two of these times.
+        servers.wait_until(lambda: server.counted("blocked_clients") <= others, 20)
+        admin.delete("{mcp}:one:")
+        assert not admin.exists("turns")
+
+
 async def test_costs_are_what_tools_report(mcp: Servers) -> None:
     async with mcp.client(0) as client:
         for tokens, fails, left in ((50, False, 950), (None, False, 650), (None, True, 650), (7, True, 643)):
@@ -226,6 +252,59 @@ async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: 
             async with Client(mcp) as caller:
                 assert (await caller.call_tool("search")).data == "found"
     assert "what the tool 'search' holds runs out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Rate(500, per=60),
+        Bucket(500, count=500, per=60),
+        Funnel(500, count=500, per=60),
+        Fixed(500, per=60),
+        Window(500, per=60),
+        Log(500, per=60),
+    ],
+    ids=lambda limit: type(limit).__name__,
+)
+@pytest.mark.parametrize("cost", [15_000, 2**62])
+async def test_a_cost_that_is_too_large_for_a_call_uses_the_limit_up(
+    client: redis.asyncio.Redis, limit: Any, cost: int
+) -> None:
+    limits = RateLimits(AsyncCell(client), {"costs": Rule(limit, cost=1)}, client=lambda context: "ann")
+    context = MiddlewareContext[Any](message=CallToolRequestParams(name="search"))
+
+    async def tool(context: Any) -> None:
+        report_cost(cost)
+        report_cost(cost)
+
+    for _ in range(2):
+        await limits.on_call_tool(context, tool)
+        with pytest.raises(MCPError, match="the limit 'costs' is reached"):
+            await limits.on_call_tool(context, tool)
+        await client.delete("{mcp}:costs:ann")
+
+
+@pytest.mark.parametrize("cost", [None, 2])
+async def test_a_background_task_keeps_its_place_for_the_lease(cost: int | None) -> None:
+    """The call ends before its tool has run."""
+    rules = {"busy": Rule(Places(2, lease=60), per="server")} | (
+        {"costs": Rule(Fixed(10, per=60), cost=cost)} if cost else {}
+    )
+    cell = AsyncFakeCell()
+    limits = RateLimits(cell, rules, client=lambda context: "ann")
+    context = MiddlewareContext[Any](message=CallToolRequestParams(name="search"))
+
+    async def created(context: Any) -> Any:
+        return SimpleNamespace(task_id="1", status="working")  # as a CreateTaskResult of fastmcp-tasks
+
+    for _ in range(2):
+        await limits.on_call_tool(context, created)
+    with pytest.raises(MCPError, match="the limit 'busy' is reached: try again in 60"):
+        await limits.on_call_tool(context, created)
+    left = {row["name"]: row["remaining"] for row in await limits.limits(context)}
+    assert left == {"busy": 0} | ({"costs": 6} if cost else {})
+    cell.advance(60)
+    await limits.on_call_tool(context, created)
 
 
 @pytest.mark.parametrize("timeout", [0, 9000])
@@ -313,7 +392,8 @@ def test_mistakes_are_named() -> None:
         ("places must be at least 1, not 0", lambda: Places(0)),
         ("unexpected keyword argument 'pre'", lambda: Rule(rate, pre="client")),  # type: ignore[call-arg]
         ("rules must have at least one rule", lambda: RateLimits(cell, {})),
-        ("the rule 'a' must be a Rule, not Rate", lambda: RateLimits(cell, {"a": rate})),  # type: ignore[dict-item]
+        ("rules must map names to Rules, and 'a' not to Rate", lambda: RateLimits(cell, {"a": rate})),  # type: ignore[dict-item]
+        ("with cost, a Log has a limit of at most 10000, not 10001", lambda: Rule(Log(10_001, per=60), cost=1)),
         ("RateLimits needs an AsyncCell or an AsyncGuard", lambda: RateLimits(FakeCell(), {"a": Rule(rate)})),  # type: ignore[arg-type]
         ("units must be at least 0, not -1", lambda: report_cost(-1)),
         ("units must be a whole number, not 2.5", lambda: report_cost(2.5)),

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import httpx
 import pytest
 import redis
 from fastapi import HTTPException
+from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 from litellm.proxy._types import UserAPIKeyAuth
 from litellm.proxy.openai_files_endpoints.common_utils import encode_file_id_with_model
 
@@ -37,7 +39,12 @@ PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
 MODELS += ["first", "second", "killed", "responses", "claude", "warm", "ways", "loose", "wild/*"]
 MODELS += ["stranded", "dear", "cheap", "tagged", "small", "polite", "ordered", "ours", "batched"]
-MODELS += ["embedder", "mirrored", "broken"]
+MODELS += ["embedder", "mirrored", "broken", "sdk", "sdk2"]
+TOO_LONG = (400, {"x-error": "This model's maximum context length is 5 tokens"})
+NOT_ALLOWED = (400, {"x-error": "invalid_request_error: content_policy_violation"})
+FAILED = (500, dict[str, str]())
+BROKEN = (200, {"x-error": "overloaded"})
+"""A stream that ends with an error before its first word."""
 HERE = Path(__file__).parent / "proxy"
 PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
 
@@ -59,8 +66,10 @@ class Proxies:
         **more: Any,
     ) -> Any:
         body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": 20}
-        if path in ("completions", "embeddings"):
-            body = {"prompt" if path == "completions" else "input": text}
+        if path in ("completions", "images/generations"):
+            body = {"prompt": text}
+        elif path in ("embeddings", "moderations", "responses", "audio/speech"):
+            body = {"input": text}
         body |= {"model": model, **more}
         url = f"{random.choice(self.urls)}/v1/{path}"
         return await client.post(url, json=body, headers={"authorization": f"Bearer {key}"})
@@ -414,6 +423,67 @@ async def test_attempts_of_the_router_are_requests(proxies: Proxies) -> None:
     assert proxies.number("model", "again", "rpm") == 2
 
 
+@pytest.mark.parametrize(
+    ("path", "more", "requests"),
+    [
+        ("chat/completions", {}, 1),
+        ("chat/completions", {"num_retries": 2}, 3),
+        ("completions", {"stream": True}, 1),
+        ("messages", {}, 1),
+        ("responses", {}, 1),
+        # LiteLLM's router asks for 0, but these have retries of the SDK.
+        ("embeddings", {}, 3),
+        ("embeddings", {"num_retries": 1}, 6),
+        ("images/generations", {}, 3),
+        ("moderations", {}, 3),
+        ("audio/speech", {"voice": "alloy"}, 3),
+    ],
+)
+async def test_retries_of_the_sdk_are_requests(
+    proxies: Proxies, path: str, more: dict[str, Any], requests: int
+) -> None:
+    upstream = proxies.upstreams["sdk"]
+    upstream.seen.clear()
+    before = proxies.number("model", "sdk", "rpm")
+    upstream.faults.extend([FAILED] * requests)
+    assert counts(await proxies.ask_all("sdk", ["sk-free-anybody"], path=path, max_retries=2, **more)) == {500: 1}
+    assert len(upstream.seen) == proxies.number("model", "sdk", "rpm") - before == requests
+
+
+async def test_the_limits_end_the_retries_of_the_sdk(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["sdk2"]
+    upstream.faults.extend([FAILED] * 10)
+    (response,) = await proxies.ask_all("sdk2", ["sk-free-anybody"], path="embeddings")
+    assert response.status_code == 429 and "a limit of the model sdk2 is reached" in response.text
+    assert len(upstream.seen) == proxies.number("model", "sdk2", "rpm") == 2
+    with proxies.server.admin as admin:
+        assert not admin.exists("{litellm}:model:sdk2:pause")  # the upstream has not answered 429
+
+
+async def test_a_request_that_is_sent_again_on_a_new_connection_counts(server: servers.Server) -> None:
+    """LiteLLM's own client does so if the connection is reset. The requests of logs and guardrails are none."""
+    limits, seen = Limits(requests_per_minute=9), list[bytes]()
+    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits={"model": limits})
+
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+
+    data = {"model": "m", "messages": [], "litellm_call_id": "1"}
+    await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "completion")
+    await limiter.async_pre_call_deployment_hook(data, "acompletion")
+    async with await asyncio.start_server(reset, "127.0.0.1") as upstream:
+        url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"
+        for logging_obj, requests in ((None, 2), (object(), 4)):
+            with pytest.raises(httpx.TransportError):
+                await AsyncHTTPHandler().post(url, json={}, logging_obj=logging_obj)
+            assert len(seen) == requests
+    with server.admin as admin:
+        assert admin.zcard("{litellm}:model:m:rpm") == 2
+
+
 async def test_a_fallback_takes_from_the_limits_of_its_model(proxies: Proxies) -> None:
     first, second = proxies.upstreams["first"], proxies.upstreams["second"]
     first.faults.extend([(500, {})] * 1000)
@@ -502,13 +572,6 @@ def begin_ways(proxies: Proxies, model: str = "ways") -> None:
         admin.delete(*(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month")), "{litellm}:user:all:month")
     proxies.upstreams[model].seen.clear()
     proxies.upstreams[model].tokens = 0
-
-
-TOO_LONG = (400, {"x-error": "This model's maximum context length is 5 tokens"})
-NOT_ALLOWED = (400, {"x-error": "invalid_request_error: content_policy_violation"})
-FAILED = (500, dict[str, str]())
-BROKEN = (200, {"x-error": "overloaded"})
-"""A stream that ends with an error before its first word."""
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,9 @@ def test_a_server_without_the_module_is_told_as_such() -> None:
                 redis.ResponseError, match=r"^the server has not loaded redis-cell, which CL\.\w+ needs$"
             ):
                 call()
+        # Sentinel's clients ask for the primary first.
+        with pytest.raises(redis.ResponseError, match=r"unknown command .SENTINEL"):
+            Cell.from_url(f"redis+sentinel://127.0.0.1:{bare.port}/main").throttle("k", HOURLY)
 
 
 def test_the_first_errors_are_those_of_the_page(server: servers.Server, blocking: redis.Redis) -> None:

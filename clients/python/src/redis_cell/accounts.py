@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import steps, wire
 from .answers import Answer, Balance, Key, Together
-from .limiters import Lease, function, of_kind, whole
+from .limiters import Lease, Log, function, of_kind, whole
 from .sending import MARGIN
 from .steps import Steps
 from .times import Seconds, micros
@@ -30,6 +31,8 @@ _log = logging.getLogger("redis_cell")
 
 RENEWALS = 3
 """How often a hold is renewed in its period while a stream lasts."""
+USED = 1_000_000
+"""The largest usage that a call can settle with a log."""
 KEPT = 60.0
 """How long the reply to a settlement is kept at least, in seconds, so that the settlement can be sent again."""
 
@@ -58,12 +61,12 @@ def empty(take: Take) -> Take:
     return take if isinstance(take.limit, Lease) else replace(take, quantity=0)
 
 
-def _renewal(chain: Pools) -> Pools:
-    """Returns a chain with quantities of 0, which renews its held units."""
+def _changed(chain: Pools, change: Callable[[Take], Take]) -> Pools:
+    """Returns a chain with each of its limiters changed."""
     if isinstance(chain, Else):
-        pools = (Spill(*map(empty, pool.takes)) if isinstance(pool, Spill) else empty(pool) for pool in chain.pools)
+        pools = (Spill(*map(change, pool.takes)) if isinstance(pool, Spill) else change(pool) for pool in chain.pools)
         return Else(*pools)
-    return Spill(*map(empty, chain.takes)) if isinstance(chain, Spill) else empty(chain)
+    return Spill(*map(change, chain.takes)) if isinstance(chain, Spill) else change(chain)
 
 
 class Block(Generic[Q]):
@@ -79,6 +82,7 @@ class Block(Generic[Q]):
         self._seconds = micros(account.period, "period") / 1_000_000
         self._token = secrets.token_hex(8).encode()
         self._again = 0.0
+        self._adding = threading.Lock()
 
     _is_entered = _has_ended = False
     refusal: Together[Answer] | None = None
@@ -101,9 +105,9 @@ class Block(Generic[Q]):
         answer: T = yield partial(self._account.runs.run, call)
         return answer
 
-    def _take(self, quantity: Q) -> Steps[Together[Answer]]:
+    def _take(self, pools: tuple[Pools, ...]) -> Steps[Together[Answer]]:
         self._again = time.monotonic() + self._seconds / RENEWALS
-        answer = yield from self._run(wire.mtake(*self._of(quantity), hold=self._hold))
+        answer = yield from self._run(wire.mtake(*pools, hold=self._hold))
         self.refusal = None if answer else answer
         return answer.or_raise()
 
@@ -111,11 +115,13 @@ class Block(Generic[Q]):
         if self._is_entered:
             raise RuntimeError("a hold is for one block, whose settlement ends it: make another one for another block")
         self._is_entered = True
-        self.answer = yield from self._take(self.quantity)
+        self.answer = yield from self._take(self._of(self.quantity))
 
     def _renew(self) -> Steps[None]:
         self._again = time.monotonic() + self._seconds / RENEWALS
-        yield from self._run(wire.mtake(*map(_renewal, self._of(self.quantity)), hold=self._hold))
+        # Quantities of 0 renew what is held.
+        renewals = [_changed(chain, empty) for chain in self._of(self.quantity)]
+        yield from self._run(wire.mtake(*renewals, hold=self._hold))
 
     def _check_open(self) -> None:
         if self._has_ended:
@@ -231,6 +237,8 @@ class _Units(Block[int]):
     """The common part of Held and AsyncHeld."""
 
     _used: int | None = None
+    _gave: frozenset[Key] = frozenset()
+    """The keys that have given units."""
 
     def used(self, quantity: int) -> None:
         """Adds to the usage. It is charged when the block ends, so this method sends nothing.
@@ -240,22 +248,51 @@ class _Units(Block[int]):
         """
         used = whole(quantity, "quantity")
         self._check_open()
-        self._used = (self._used or 0) + used
+        with self._adding:
+            self._used = (self._used or 0) + used
 
     def _spent(self, failed: bool) -> int:
         return self._used if self._used is not None else 0 if failed else self.quantity
 
+    def _settled(self, quantity: int) -> tuple[Pools, ...]:
+        # The server would refuse a larger quantity, and then charge nothing.
+        most = dict[Key, int]()
+        for chain in self._of(self.quantity):
+            for pool in wire.pools_of(chain):
+                bounds = [USED if isinstance(take.limit, Log) else wire.most(take.limit) for take in pool]
+                if isinstance(pool[-1].limit, Log):  # which is charged what does not fit the others
+                    bounds.append(pool[0].quantity + wire.MOST_LOGGED)
+                most |= dict.fromkeys((take.key for take in pool), min(bounds))
+
+        def limited(take: Take) -> Take:
+            return replace(take, quantity=min(take.quantity, most.get(take.key, take.quantity)))
+
+        return tuple(_changed(chain, limited) for chain in self._of(quantity))
+
+    def _take(self, pools: tuple[Pools, ...]) -> Steps[Together[Answer]]:
+        answer = yield from super()._take(pools)
+        self._gave |= {key for key in answer if answer.taken(key)}
+        return answer
+
     def _more(self, quantity: int) -> Steps[None]:
         self._check_open()
-        yield from self._take(quantity)
+        yield from self._take(tuple(map(self._same, self._of(quantity))))
         self.quantity += quantity
+
+    def _same(self, chain: Pools) -> Pools:
+        """Returns the pool that has given units: a settlement charges each pool that has given some for the whole
+        usage."""
+        pools = chain.pools if isinstance(chain, Else) else ()
+        gave = (pool for pool in pools if not self._gave.isdisjoint(take.key for take in wire.takes_of((pool,))))
+        return next(gave, chain)
 
 
 class Held(_Units, SyncBlock[int]):
     """Units that a `with` block holds. It raises RateLimited if the account does not have them."""
 
     def more(self, quantity: int) -> None:
-        """Takes more units under the same hold. Raises RateLimited if there are too few, and keeps its units."""
+        """Takes more units under the same hold, of an `Else` from the same pool. Raises RateLimited if there are too
+        few, and keeps its units."""
         steps.run(self._more(quantity))
 
 
@@ -263,7 +300,8 @@ class AsyncHeld(_Units, AsyncBlock[int]):
     """Units that an `async with` block holds, like Held."""
 
     async def more(self, quantity: int) -> None:
-        """Takes more units under the same hold. Raises RateLimited if there are too few, and keeps its units."""
+        """Takes more units under the same hold, of an `Else` from the same pool. Raises RateLimited if there are too
+        few, and keeps its units."""
         await steps.async_run(self._more(quantity))
 
 
@@ -292,7 +330,7 @@ class Account(_Account):
     """Pools of units in order, of which blocks hold units: for example included units, then bought units, then money.
 
     `pools` returns the limiters for a quantity: a `Take`, a `Spill`, an `Else`, or a tuple of them, from which a call
-    takes all or nothing. `holds` is the key of the holds, in a cluster in the slot of the pools. A hold lasts for
+    takes all or nothing. `holds` is the key of the holds, in a cluster with the hash tag of the pools. A hold lasts for
     `period` unless it is renewed; the usage is charged exactly, also later. With a Guard, its choice decides while the
     server is unavailable; usage that is settled then is not charged in the server, where the hold runs out.
 

@@ -75,15 +75,16 @@ NOT_LOADED = "Function not found: the function library redis_cell is not loaded,
 
 def explained(error: Exception, call: Call[Any]) -> Exception:
     """Returns an error that explains an error of the server to the user, or the error itself."""
-    if is_unknown_command(error):
+    if is_unknown_command(error, call):
         return type(error)(f"the server has not loaded redis-cell, which {call.name} needs")
     if "WRONGTYPE" in str(error) or "does not hold this limiter's state" in str(error):
         return type(error)(f"{error}: {call.name} {call.key!r}{' ...' if call.name in {*SEVERAL, 'CL.BMTAKE'} else ''}")
     return error
 
 
-def is_unknown_command(error: Exception) -> bool:
-    return "unknown command" in str(error) or "has not loaded redis-cell" in str(error)
+def is_unknown_command(error: Exception, call: Call[Any]) -> bool:
+    """Whether the server does not know the module's command. A client may send others before it, such as SENTINEL."""
+    return "unknown command" in str(error) and call.name.lower() in str(error).lower()
 
 
 def is_unknown_function(error: Exception) -> bool:

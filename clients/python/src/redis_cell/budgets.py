@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -13,11 +15,11 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from . import steps, wire
 from .accounts import AsyncBlock, Block, SyncBlock
 from .answers import Answer, Key, RateLimited, Refused, RefusedForever, Together
-from .limiters import Fixed, Lease, check_name, function, of_kind, whole
+from .limiters import Fixed, Lease, check_name, function, of_kind, several_names, whole
 from .steps import Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, check_runs
-from .wire import Pools, Take
+from .wire import Once, Pools, Release, Settle, Take
 
 _log = logging.getLogger("redis_cell")
 
@@ -36,6 +38,8 @@ MOST = 2**53 - 1
 MOST_USERS = 10_000
 """The most tools of a run, in all its children."""
 DAY = 86_400
+_EXACT = Context(prec=100, rounding=ROUND_CEILING)
+"""For sums of money, because the caller's own context may have fewer digits."""
 
 
 def micro_dollars(dollars: Dollars, name: str = "a price", *, least: int = 0) -> int:
@@ -45,7 +49,7 @@ def micro_dollars(dollars: Dollars, name: str = "a price", *, least: int = 0) ->
     try:
         # Twelve digits of a float, because sums of floats have rounding errors after these, which would be rounded up.
         text = f"{dollars:.12g}" if isinstance(dollars, float) else str(dollars)
-        micros = int((Decimal(text) * MICRO).to_integral_value(ROUND_CEILING))
+        micros = int(_EXACT.multiply(Decimal(text), MICRO).to_integral_value(ROUND_CEILING))
     except (ArithmeticError, ValueError):
         raise ValueError(f"{name} must be a number of dollars, not {dollars!r}") from None
     if not least <= micros <= MOST:
@@ -66,8 +70,12 @@ def _amounts(given: Mapping[Unit, Any], least: int) -> Amounts:
     return amounts
 
 
+def _unit_of(key: str) -> Unit:
+    return key.rpartition(":")[2]
+
+
 def _shown(unit: Unit, amount: int) -> int | Decimal:
-    return Decimal(amount) / MICRO if unit == "dollars" else amount
+    return _EXACT.divide(Decimal(amount), MICRO) if unit == "dollars" else amount
 
 
 class BudgetExceeded(RateLimited):
@@ -118,7 +126,8 @@ class _Run:
     warn_at: tuple[float, ...]
     on_warning: Callable[[BudgetWarning], None]
     tools: frozenset[str] | None
-    warned: set[Key]
+    warned: dict[Key, float]
+    """The warnings that were given, and until when the server knows of them, as time.monotonic()."""
 
     @property
     def prefix(self) -> str:
@@ -126,6 +135,13 @@ class _Run:
 
     def total(self, limit: int) -> Fixed:
         return Fixed.total(limit, idle=self.idle)
+
+    def later(self, name: str) -> str:
+        return f"{self.prefix}:later:{name}"
+
+    def record(self, text: str) -> Lease:
+        """Returns a text that the server keeps, as the holder of a place."""
+        return Lease(1, lease=self.idle, holder=text)
 
 
 B = TypeVar("B", bound="_Budget")
@@ -152,21 +168,13 @@ class _Budget:
         check_name(name, "the name of a run", "{}")
         if micros(idle, "idle", least=1) <= micros(period, "period", least=1):
             raise ValueError(f"idle must be longer than period, not {idle}")
-        given: list[tuple[str, object, str]] = [
-            ("warn_at", warn_at, "shares"),
-            ("tools", () if tools is None else tools, "names"),
-        ]
-        for argument, several, what in given:
-            if isinstance(several, str) or not isinstance(several, Collection):
-                raise TypeError(f"{argument} must be several {what}, not {several!r}")
+        if isinstance(cast(object, warn_at), str) or not isinstance(cast(object, warn_at), Collection):
+            raise TypeError(f"warn_at must be several shares, not {warn_at!r}")
         for share in warn_at:
             if not 0 < of_kind(share, "a share of warn_at", float, int) <= 1:
                 raise ValueError(f"warn_at must be shares above 0 and at most 1, not {share}")
         function(on_warning, "on_warning")
-        if tools is not None and not tools:
-            raise ValueError("tools must be names of tools, or None for any")
-        named = None if tools is None else frozenset(check_name(tool, "a tool") for tool in tools)
-        run = _Run(cell, name, idle, period, tuple(warn_at), on_warning, named, set())
+        run = _Run(cell, name, idle, period, tuple(warn_at), on_warning, several_names(tools, "tools"), {})
         self._begin(run, None, "", {"tokens": tokens, "dollars": dollars, "steps": steps})
 
     def _begin(self, run: _Run, parent: _Budget | None, path: str, given: Mapping[Unit, Any]) -> None:
@@ -233,6 +241,19 @@ class _Budget:
             if self.limit(unit) is not None
         ]
 
+    def _settle_later(self, name: str, usage: Callable[[Collection[Unit], str], Mapping[Unit, Any]]) -> Steps[None]:
+        """Settles the usage of a step that was charged its estimate, once, whichever process calls it.
+
+        `usage` returns the usage in these units, of a tool. A step of which nothing is noted stays as it is.
+        """
+        run, key = self.run, self.run.later(name)
+        for record in cast(list[str], (yield partial(run.cell.run, wire.holders(key)))):
+            tool, charged = cast(tuple[str, dict[str, int]], json.loads(record))
+            used = _amounts(usage({_unit_of(each) for each in charged}, tool), 0)
+            changes = [Settle(each, run.total(MOST), used[_unit_of(each)] - amount) for each, amount in charged.items()]
+            call = wire.msettle(*changes, Release(key, run.record(record)), once=Once(f"{key}:settled", run.idle))
+            yield partial(getattr(run.cell, "cell", run.cell).run, call)  # because a guard cannot decide this call
+
     def _left(self) -> Steps[Left]:
         own = self.takes({})
         call = wire.mpeek(*(take for _, _, take in own), holds=f"{self.run.prefix}:holds")
@@ -250,8 +271,10 @@ class _Budget:
         table = dict[str, Left]()
         for user, takes in users.items():
             answer: Together[Answer] = yield partial(run.cell.run, wire.mpeek(*takes))
+            if answer.combined.decided_by == "fail_closed":
+                return {}  # the server has become unavailable
             units = [unit for unit in UNITS if self.limit(unit) is not None]
-            counts = [MOST - answer[take.key].remaining for take in takes]
+            counts = [answer[take.key].limit - answer[take.key].remaining for take in takes]
             table[user.removeprefix(within)] = {
                 unit: _shown(unit, count) for unit, count in zip(units, counts, strict=True)
             }
@@ -298,8 +321,19 @@ class _Step(Block[Amounts], Generic[N]):
         """
         amounts = self.budget.asked({"tokens": tokens, "dollars": dollars}, "used")
         self._check_open()
-        for unit, amount in amounts.items():
-            self._added[unit] = self._added.get(unit, 0) + amount
+        with self._adding:
+            for unit, amount in amounts.items():
+                self._added[unit] = self._added.get(unit, 0) + amount
+
+    def _later(self, name: str) -> Steps[None]:
+        """Notes what the server has charged for this step, under a name by which `_settle_later` finds it."""
+        if self.settled is None or self.settled.sent is None:
+            return
+        takes = cast(tuple[Take, ...], self._settled(self._spent(False)))
+        charged = {str(take.key): take.quantity for take in takes if _unit_of(str(take.key)) != "steps"}
+        run = self.budget.run
+        record = run.record(json.dumps([self.tool, charged]))
+        yield from self._run(wire.mtake(Take(run.later(name), record)))
 
     def _spent(self, failed: bool) -> Amounts:
         spent = {**({} if failed else self._asked), **self._added}
@@ -322,15 +356,18 @@ class _Step(Block[Amounts], Generic[N]):
     def _settle(self, failed: bool) -> Steps[None]:
         yield from super()._settle(failed)
         run, settled = self.budget.run, self.settled
-        for budget, unit, take in self.budget.takes({}) if settled else ():
-            assert settled is not None
+        if settled is None or settled.sent is None:
+            return  # only the server knows the usage of all processes
+        for budget, unit, take in self.budget.takes({}):
             row, limit = settled[take.key], take.limit.limit
             for share in run.warn_at:
                 marker = f"{take.key!s}:warned:{share}"
-                if limit - row.remaining < Fraction(str(share)) * limit or marker in run.warned:
+                if limit - row.remaining < Fraction(str(share)) * limit or time.monotonic() < run.warned.get(marker, 0):
                     continue
                 answer = yield from self._run(wire.mtake(Take(marker, run.total(1))))
-                run.warned.add(marker)
+                if answer.sent is None:
+                    continue  # a later step warns
+                run.warned[marker] = time.monotonic() + micros(run.idle, "idle") / MICRO
                 if answer:
                     left, most = _shown(unit, row.remaining), _shown(unit, limit)
                     run.on_warning(BudgetWarning(budget.name, unit, share, left, most))

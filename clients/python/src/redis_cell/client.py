@@ -164,6 +164,8 @@ class _Cell(Commands):
         return self._link.pool
 
     def _pipeline(self, calls: tuple[Call[Any], ...]) -> Steps[list[Any]]:
+        for call in calls:
+            of_kind(call, "a call of a pipeline", Call)
         commands, sent = _commands(self._link.client, self._by_functions, calls), time.monotonic()
         replies = yield partial(self._link.send_many, commands)
         return _answers(calls, replies, sent, self.errors)
@@ -194,7 +196,7 @@ class _Cell(Commands):
                 return _timed(call.read(reply), sent, call.held)
             except self.errors.ResponseError as error:
                 # A server that does not know the command has done nothing.
-                if self._backend != "auto" or not _backend.is_unknown_command(error):
+                if self._backend != "auto" or not _backend.is_unknown_command(error, call):
                     raise _backend.explained(error, call) from None
         return (yield from self._run_function(call, call.key, ready))
 

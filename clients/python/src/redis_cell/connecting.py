@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 import sys
 import threading
 import time
@@ -17,10 +18,13 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
+from ipaddress import ip_address
 from typing import Any, TypeVar, cast
+
+from .forks import in_each_child
 
 T = TypeVar("T")
 
@@ -30,6 +34,8 @@ REFUSED = ("AuthenticationError", "AuthorizationError")
 """The errors that the libraries report as lost connections, although another attempt would have the same outcome."""
 TIMED = "_is_timed"
 """The mark of the classes of connections that know of deadlines."""
+NUMBER = "_redis_cell_number"
+"""The attribute of a connection that is the numeric address of its host while it connects."""
 
 
 def library(client: object) -> Any:
@@ -120,14 +126,14 @@ def _set_timeout(connection: Any) -> None:
         connection._parser._socket_timeout = connection.socket_timeout
 
 
-def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -> property:
-    """Returns an attribute of a class of connections that is bounded by the deadline."""
+def _attribute(kind: Any, name: str, shown: Callable[[Any, Any], Any]) -> property:
+    """Returns an attribute of a class of connections that `shown` computes from a connection and its own value."""
     own: Any = getattr(kind, name, None)  # some versions have a property or a slot
 
     def get(self: Any) -> Any:
-        value = cast(Any, own.__get__(self) if own else vars(self)[name])
-        deadline = _current()
-        return value if deadline is None else bounded(deadline, value)
+        if not own and name not in vars(self):
+            raise AttributeError(name)  # the connection to the path of a socket has no host
+        return shown(self, cast(Any, own.__get__(self) if own else vars(self)[name]))
 
     def put(self: Any, value: Any) -> None:
         if own:
@@ -136,6 +142,26 @@ def _attribute(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -
             vars(self)[name] = value
 
     return property(get, put)
+
+
+def _bounded(kind: Any, name: str, bounded: Callable[[_Deadline, Any], Any]) -> property:
+    """Returns an attribute of a class of connections that is bounded by the deadline."""
+
+    def shown(_: Any, value: Any) -> Any:
+        deadline = _current()
+        return value if deadline is None else bounded(deadline, value)
+
+    return _attribute(kind, name, shown)
+
+
+def _host(kind: Any) -> property:
+    """Returns the host of a class of connections, which is a number when `_connect` reads it for the first time, to
+    look it up. Then it is the name, which TLS compares with the certificate."""
+
+    def shown(self: Any, name: Any) -> Any:
+        return cast(dict[str, Any], vars(self)).pop(NUMBER, name)
+
+    return _attribute(kind, "host", shown)
 
 
 def _waiting(kind: Any, name: str) -> Callable[..., Any]:
@@ -155,40 +181,76 @@ def _waiting(kind: Any, name: str) -> Callable[..., Any]:
     return method
 
 
+class _Lookups:
+    """The lookups of names that are under way. A thread makes each, because a lookup has no timeout, and a name server
+    that never answers keeps the thread. So there is one for each address, for all that wait for it."""
+
+    def __init__(self) -> None:
+        self.lock, self.running = threading.Lock(), dict[Any, Future[list[str]]]()
+        in_each_child(self, _Lookups.__init__)
+
+    def find(self, host: str, port: int, family: int, seconds: float) -> list[str]:
+        """Returns the numeric addresses of a host within a time."""
+        where = (host, port, family)
+        with self.lock:
+            if (found := self.running.get(where)) is None:
+                found = self.running[where] = Future[list[str]]()
+                work = partial(self._look_up, where, found)
+                try:
+                    threading.Thread(target=work, name="redis-cell-lookup", daemon=True).start()
+                except RuntimeError:  # Python 3.12 starts no thread at the end of the process
+                    del self.running[where]
+                    return _numbers(*where)
+        try:
+            return found.result(max(0, seconds))
+        except FutureTimeoutError:  # another class before Python 3.11
+            raise TimeoutError(f"the name {host!r} is not looked up in time") from None
+
+    def _look_up(self, where: tuple[str, int, int], found: Future[list[str]]) -> None:
+        try:
+            numbers = _numbers(*where)
+        except BaseException as error:
+            end = partial(found.set_exception, error)
+        else:
+            end = partial(found.set_result, numbers)
+        with self.lock:
+            del self.running[where]
+        end()
+
+
+_lookups = _Lookups()
+
+
+def _numbers(host: str, port: int, family: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+    return [socket.getnameinfo(each[4], socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0] for each in found]
+
+
+def _is_number(host: str) -> bool:
+    with suppress(ValueError):
+        return bool(ip_address(host))
+    return False
+
+
 def _connecting(kind: Any) -> Callable[..., Any]:
-    """Returns a method of a class of connections that makes a socket until the deadline. A thread makes it, because the
-    lookup of a name has no timeout. A socket that is made too late is closed."""
+    """Returns a method of a class of connections that makes a socket until the deadline, and looks its host up."""
 
     def make(self: Any) -> Any:
-        deadline, made = _current(), Future[Any]()
-        if deadline is None:
+        deadline, host = _current(), getattr(self, "host", None)
+        if deadline is None or host is None or _is_number(host):
             return kind._connect(self)
-
-        def work() -> None:
+        failed, own = OSError(f"no address of {host!r} is known"), cast(dict[str, Any], vars(self))
+        for number in _lookups.find(host, self.port, self.socket_type, deadline.left):
+            own[NUMBER] = number
             try:
-                made.set_result(kind._connect(self))
-            except BaseException as error:
-                made.set_exception(error)
-
-        thread = threading.Thread(target=copy_context().run, args=(work,), name="redis-cell-connect", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # Python 3.12 starts no thread at the end of the process
-            return kind._connect(self)
-        try:
-            return made.result(max(0, deadline.left))
-        except BaseException as error:
-            made.add_done_callback(_close)
-            if isinstance(error, FutureTimeoutError):  # another class before Python 3.11
-                raise TimeoutError("no connection in time") from None
-            raise
+                return kind._connect(self)
+            except OSError as error:
+                failed = error
+            finally:
+                own.pop(NUMBER, None)
+        raise failed
 
     return make
-
-
-def _close(made: Future[Any]) -> None:
-    if made.exception() is None:
-        made.result().close()
 
 
 def _unbounded(make: Callable[..., T]) -> Callable[..., T]:
@@ -207,19 +269,21 @@ def _timed(kind: Any, blocking: bool) -> Any:
     """Returns a subclass of connections with deadlines, which can replace the class of existing objects."""
 
     async def connect(self: Any) -> None:
+        if self.is_connected:  # a pool connects each connection that it returns
+            return
         deadline = _current()
-        if deadline is None or self.is_connected:
+        if deadline is None:
             await kind.connect(self)
         else:
             await in_time(self, partial(kind.connect, self), deadline.seconds)
 
     timeouts = ("socket_timeout", "socket_connect_timeout")
-    own: dict[str, Any] = {name: _attribute(kind, name, _Deadline.part) for name in timeouts}
-    own["retry"] = _attribute(kind, "retry", _Deadline.retry)
+    own: dict[str, Any] = {name: _bounded(kind, name, _Deadline.part) for name in timeouts}
+    own["retry"] = _bounded(kind, "retry", _Deadline.retry)
     own["__init__"] = _unbounded(kind.__init__)
     if blocking:
         own |= {name: _waiting(kind, name) for name in ("connect", "send_packed_command", "read_response")}
-        own["_connect"] = _connecting(kind)
+        own |= {"_connect": _connecting(kind), "host": _host(kind)}
     else:
         own["connect"] = connect
     return type(kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, TIMED: True, **own})

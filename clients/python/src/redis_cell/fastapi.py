@@ -24,7 +24,20 @@ from starlette.requests import HTTPConnection
 
 from .answers import Answer, RateLimited, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import COUNTED, Bucket, Calendar, Counted, Fixed, Funnel, Rate, Total, function, of_kind, whole
+from .limiters import (
+    COUNTED,
+    Bucket,
+    Calendar,
+    Counted,
+    Fixed,
+    Funnel,
+    Rate,
+    Total,
+    check_name,
+    function,
+    of_kind,
+    whole,
+)
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
 from .waiting import async_wait, check_runs
@@ -141,9 +154,10 @@ class RateLimit:
         check_runs(cell, type(self).__name__, awaited=True)
         self.cell, self.key, self.quantity = cell, key, quantity
         self.timeout, self.prefix = timeout, prefix
+        check_name(prefix, "prefix")
         self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {prefix: limit}
-        for name in (prefix, *self.limits):
-            of_kind(name, "prefix, or the name of a limit,", str)
+        for name in self.limits:
+            check_name(name, "the name of a limit")
         if not self.limits or any('"' in name or not name.isascii() for name in self.limits):
             raise ValueError("a limit has a name, or prefix, in ASCII without quotes, and there is at least one")
         for each in self.limits.values():
@@ -205,7 +219,7 @@ class RateLimitMiddleware:
     """
 
     def __init__(self, app: Any, limit: RateLimit | None = None) -> None:
-        self.app = app
+        self.app = function(app, "app")
         self.limit = None if limit is None else of_kind(limit, "limit", RateLimit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_access_token, get_context, get_http_request
@@ -28,12 +28,12 @@ from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Counted, Lease, check_name, function, of_kind, whole
+from .limiters import Counted, Lease, Log, check_name, function, of_kind, several_names, whole
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
 from .waiting import async_answer, check_runs
-from .wire import Hold, Once, Take
+from .wire import MOST_LOGGED, Hold, Once, Take
 
 _log = logging.getLogger("redis_cell")
 
@@ -83,17 +83,13 @@ class Rule:
             raise TypeError(f"limit must be a limit, such as Rate.per_minute(60), or Places, not {self.limit!r}")
         if self.per not in PERS:
             raise ValueError(f"per must be {', '.join(PERS)}, not {self.per!r}")
-        tools = cast(object, self.tools)
-        if tools is not None and (isinstance(tools, str) or not isinstance(tools, Collection)):
-            raise TypeError(f"tools must be several names, not {tools!r}")
-        if self.tools is not None and not self.tools:
-            raise ValueError("tools must be names of tools, or None for all")
-        for tool in self.tools or ():
-            check_name(tool, "each of tools")
+        several_names(self.tools, "tools")
         if self.cost is not None and isinstance(self.limit, Places):
             raise ValueError("cost is for a limit of units: Places count calls")
         if self.cost is not None:
             whole(self.cost, "cost", 0, self.limit.limit)
+            if isinstance(self.limit, Log) and self.limit.limit > MOST_LOGGED:
+                raise ValueError(f"with cost, a Log has a limit of at most {MOST_LOGGED}, not {self.limit.limit}")
 
 
 class RateLimitedError(MCPError):
@@ -186,7 +182,7 @@ class RateLimits(Middleware):
         for name, rule in rules.items():
             check_name(name, "the name of a rule")
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise TypeError(f"the rule {name!r} must be a Rule, not {rule!r}")
+                raise TypeError(f"rules must map names to Rules, and {name!r} not to {rule!r}")
         if not rules:
             raise ValueError("rules must have at least one rule")
         self.cell, self.rules, self.timeout, self.prefix, self.period = cell, dict(rules), timeout, prefix, period
@@ -222,7 +218,7 @@ class RateLimits(Middleware):
                 raise ValueError(_unknown(name, tool, known))
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]) -> Any:
-        """Lists the tools. Logs which tools of rules are not among the first that are listed."""
+        """Lists the tools. The first time, logs which tools that rules name do not exist."""
         tools = await call_next(context)
         unseen, self._unseen = self._unseen, {}
         known, own = {tool.name for tool in tools}, context.fastmcp_context
@@ -297,6 +293,8 @@ class RateLimits(Middleware):
         try:
             result = await call_next(context)
             failed = bool(getattr(result, "is_error", False))
+            if hasattr(result, "task_id"):  # the tool runs as a background task, and its end is not known here
+                call.leases = []
             return result
         finally:
             _reported.reset(token)
@@ -358,10 +356,15 @@ class _Running:
     ) -> None:
         self.limits, self.takes, self.rules, self.hold = limits, takes, rules, hold
         self.leases = [take for take in takes.values() if isinstance(take.limit, Lease)]
+        """The places that end with the call."""
 
     async def take(self, client: str) -> Together[Answer]:
         cell, takes = self.limits.cell, tuple(self.takes.values())
         if self.limits.timeout == 0:
+            # The command of a single limiter has half the words of CL.MTAKE.
+            if len(takes) == 1 and self.hold is None and not isinstance(limit := takes[0].limit, Lease):
+                row = await cell.run(wire.take(takes[0].key, limit, takes[0].quantity))
+                return Together(row, {takes[0].key: row})
             return await cell.run(wire.mtake(*takes, hold=self.hold, new=True))
         call = wire.bmtake(*takes, timeout=None, flow="client:" + client, hold=self.hold, new=True)
         return await async_answer(cell, call, self.limits.timeout)
@@ -394,9 +397,12 @@ class _Running:
             return
         takes = list[Take]()
         for name, take in self.takes.items():
+            if isinstance(take.limit, Lease) and take not in self.leases:
+                continue
             if (estimate := self.rules[name].cost) is not None:
                 used = cost.units if cost.units is not None else 0 if failed else estimate
-                takes.append(replace(take, quantity=used))
+                # The server would refuse a larger quantity, and then charge nothing.
+                takes.append(replace(take, quantity=min(used, wire.most(take.limit))))
             else:
                 takes.append(take)
         kept = max(KEPT, micros(self.hold.period, "period") / 1_000_000)
@@ -413,7 +419,7 @@ class RefusalStatus:
     """
 
     def __init__(self, app: Any) -> None:
-        self.app = app
+        self.app = function(app, "app")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

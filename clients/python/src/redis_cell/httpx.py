@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from . import steps, wire
 from .answers import Admitted, Answer, Refused, Together
 from .client import AsyncCell, Cell
-from .limiters import Rate, of_kind
+from .limiters import Rate, check_name, of_kind
 from .steps import Steps
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, Guard
@@ -117,7 +117,7 @@ class Pacing:
 
     def __init__(self, key: str, rate: Rate | None, max_wait: Seconds | None) -> None:
         # The braces put both keys into one slot of a cluster.
-        of_kind(key, "key", str)
+        check_name(key, "key")
         if rate is not None:
             of_kind(rate, "rate", Rate)
         self.requests, self.gate = f"{{{key}}}:requests", f"{{{key}}}:pause"
@@ -240,8 +240,12 @@ class Sends:
     """The class of httpx and httpx2 that sends the requests if the caller provides no transport."""
     _closes: ClassVar[str]
     """The method of a response's stream that gives its connection back."""
+    _handles: ClassVar[str]
+    """The method of a transport that sends a request."""
 
     def __init__(self, transport: Any) -> None:
+        if transport is not None and (isinstance(transport, type) or not hasattr(transport, self._handles)):
+            raise TypeError(f"transport must be a transport with {self._handles}, not {transport!r}")
         self.transport = transport
         self.making = threading.Lock()
 
@@ -259,6 +263,7 @@ class Closes(Sends):
 
     _own = "HTTPTransport"
     _closes = "close"
+    _handles = "handle_request"
 
     def close(self) -> None:
         if self.transport is not None:
@@ -276,6 +281,7 @@ class AsyncCloses(Sends):
 
     _own = "AsyncHTTPTransport"
     _closes = "aclose"
+    _handles = "handle_async_request"
 
     async def aclose(self) -> None:
         if self.transport is not None:

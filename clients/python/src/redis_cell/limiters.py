@@ -5,7 +5,7 @@ The server keeps the state and decides. Creating a limit sends nothing, and one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Literal, TypeAlias, TypeVar, cast
@@ -60,6 +60,17 @@ def check_name(name: object, what: str, forbidden: str = "") -> str:
         letters = f", nor have any of {forbidden}" if forbidden else ""
         raise ValueError(f"{what} must not be empty{letters}, but is {name!r}")
     return name
+
+
+def several_names(several: object, argument: str) -> frozenset[str] | None:
+    """Returns the names of tools in an argument, or None. Raises an error that names the argument."""
+    if several is None:
+        return None
+    if isinstance(several, (str, bytes, Mapping)) or not isinstance(several, Collection):
+        raise TypeError(f"{argument} must be several names, not {several!r}")
+    if not several:
+        raise ValueError(f"{argument} must be names, or None for all")
+    return frozenset(check_name(each, f"each of {argument}") for each in cast(Collection[object], several))
 
 
 def function(value: T, name: str) -> T:

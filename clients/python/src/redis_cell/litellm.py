@@ -17,17 +17,19 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import litellm
 import redis.asyncio
 from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
+from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+from openai import AsyncOpenAI
 
 from . import wire
 from .accounts import KEPT
@@ -216,6 +218,8 @@ class Admission:
     several: bool = False
     """Whether the request names several models, so that the router calls all of them."""
     attempts: int = 0
+    refused: bool = False
+    """Whether the limits of the model have refused the last attempt."""
     api: object = None
     """The API of the request, which LiteLLM may translate to another one for the upstream."""
     chains: dict[str, list[tuple[str, Part]]] = field(default_factory=dict[str, list[tuple[str, Part]]])
@@ -263,6 +267,52 @@ class Admission:
 
 
 _admission: ContextVar[Admission | None] = ContextVar("redis_cell_admission", default=None)
+
+
+@dataclass(slots=True)
+class Upstream:
+    """A call of a deployment, whose request LiteLLM or an SDK may send several times without a call of a hook."""
+
+    call_id: object
+    again: Callable[[], Awaitable[None]] | None
+    """Takes from the limits of the model for another request. None if there are no limits."""
+    outer: Upstream | None
+    """The call that waits for this one, for example for the embedding of its text."""
+    sent: bool = False
+
+
+_upstream: ContextVar[Upstream | None] = ContextVar("redis_cell_upstream", default=None)
+
+
+async def _sends() -> None:
+    """Counts a request that is about to be sent, except the first one of a call, for which the hook has taken."""
+    if (upstream := _upstream.get()) is not None:
+        if upstream.sent and upstream.again is not None:
+            await upstream.again()
+        upstream.sent = True
+
+
+def _counted(kind: Any, name: str, is_upstream: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> None:
+    """Counts the calls of a method. LiteLLM has no hook for requests: SDKs try again after errors, embeddings and
+    images whatever their `max_retries`, and LiteLLM's own client sends a request again on a new connection."""
+    method = getattr(kind, name)
+
+    @wraps(method)
+    async def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        token = None if is_upstream(options) else _upstream.set(None)
+        try:
+            await _sends()
+            return await method(self, *arguments, **options)
+        finally:
+            if token is not None:
+                _upstream.reset(token)
+
+    setattr(kind, name, counted)
+
+
+_counted(AsyncOpenAI, "_prepare_request")
+_counted(AsyncHTTPHandler, "post", lambda options: options.get("logging_obj") is not None)  # the others are of logs
+_counted(AsyncHTTPHandler, "single_connection_post_request")
 
 
 def _router() -> Any:
@@ -441,6 +491,8 @@ class Limiter(CustomLogger):
             return None  # the same upstream request, which is translated
         model = _called(kwargs) or admission.model
         admission.attempts += 1
+        admission.refused = False
+        self._begin(kwargs, admission, model)
         if model is None:
             return None
         if admission.several:
@@ -450,21 +502,36 @@ class Limiter(CustomLogger):
             admission.model = model
             await self._leave(admission, admission.taken[:-1])
         elif admission.attempts > 1:
-            own = [part for taken in admission.taken for part in taken.parts if not part.unused]
-            again = [part for part in own if part.scope == "model" and part.unit in ("requests", "pause")]
-            if again:
-                await self._taken_or_raise(Taken(again, self._hold()), model, admission.flow)
+            await self._take_again(model, admission)
         return None
+
+    def _begin(self, kwargs: Mapping[str, Any], admission: Admission, model: str | None) -> None:
+        """Begins to count the requests of a call of a deployment."""
+        again = None if model is None else partial(self._take_again, model, admission)
+        _upstream.set(Upstream(_call_id(kwargs), again, _upstream.get()))
+
+    @staticmethod
+    def _end(kwargs: Mapping[str, Any]) -> None:
+        """Continues to count the requests of the call that has waited for this one."""
+        if (upstream := _upstream.get()) is not None and upstream.call_id == _call_id(kwargs):
+            _upstream.set(upstream.outer)
+
+    async def _take_again(self, model: str, admission: Admission) -> None:
+        """Takes from the limits of a model for another request of the same call."""
+        again = [part for part in self._parts_of(model, admission.estimated) if part.unit in ("requests", "pause")]
+        if again:
+            await self._taken_or_raise(Taken(again, self._hold()), model, admission)
 
     async def _take_for_own(self, kwargs: Mapping[str, Any], call_type: object) -> None:
         """Takes from the limits of a model for an upstream request that LiteLLM adds to another request: to embed or
         classify it for an auto-router, to check it, to mirror it."""
         outer, model = _admission.get(), _called(kwargs)
         log = kwargs.get("litellm_logging_obj")
-        if outer is None or model is None or getattr(log, "litellm_call_id", None) == outer.call_id:
+        if outer is None or getattr(log, "litellm_call_id", None) == outer.call_id:
             return  # the last is the same upstream request, which is translated
         own = Admission([], outer.flow, _call_id(kwargs), model, self.estimate(kwargs), attempts=1, api=call_type)
-        if parts := self._parts_of(model, own.estimated):
+        self._begin(kwargs, own, model)
+        if model is not None and (parts := self._parts_of(model, own.estimated)):
             await self._take_for(model, parts, own, None)
             outer.own[own.call_id] = own
             self._later(self._watch(own, asyncio.current_task()))
@@ -473,11 +540,12 @@ class Limiter(CustomLogger):
         """Takes from the limits of a model, or raises an exception that the router takes for the upstream's."""
         taken = Taken(parts, self._hold(), Together(cast(Any, None)), several)
         if parts:
-            await self._taken_or_raise(taken, model, admission.flow)
+            await self._taken_or_raise(taken, model, admission)
         admission.taken.append(taken)
 
-    async def _taken_or_raise(self, taken: Taken, model: str, flow: str | None) -> None:
-        if not await self._take(taken, [part.take for part in taken.parts], flow):
+    async def _taken_or_raise(self, taken: Taken, model: str, admission: Admission) -> None:
+        if not await self._take(taken, [part.take for part in taken.parts], admission.flow):
+            admission.refused = True
             raise litellm.RateLimitError(f"redis_cell: a limit of the model {model} is reached", "redis_cell", "")
 
     async def _leave(self, admission: Admission, earlier: list[Taken]) -> None:
@@ -612,7 +680,9 @@ class Limiter(CustomLogger):
         assert answer is not None
         if any(row.decided_by == "fail_closed" for _, row in rows):
             return HTTPException(503, "redis_cell: the rate limiter is unavailable")
-        refusing = [(part, row) for part, row in rows if isinstance(row, (Refused, RefusedForever))]
+        # A request that alone exceeds a limit would never be admitted, so other limits are of no interest.
+        kinds = RefusedForever if isinstance(answer.combined, RefusedForever) else (Refused, RefusedForever)
+        refusing = [(part, row) for part, row in rows if isinstance(row, kinds)]
         what = ", ".join(f"{part.unit} of the {part.scope}" for part, _ in refusing)
         if isinstance(answer.combined, RefusedForever):
             return HTTPException(413, f"redis_cell: the request alone exceeds the limit: {what}")
@@ -634,6 +704,7 @@ class Limiter(CustomLogger):
 
     async def async_post_call_success_deployment_hook(self, request_data: Any, response: Any, call_type: Any) -> Any:
         """Settles one of several upstream requests."""
+        self._end(request_data)
         admission, usage = self._mine(request_data), getattr(response, "usage", None)
         if admission is not None and admission.several and usage is not None:
             hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
@@ -647,6 +718,7 @@ class Limiter(CustomLogger):
         self, request_data: Any, exception: Exception, call_type: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Settles one of several upstream requests, or one that LiteLLM has added."""
+        self._end(request_data)
         admission = self._mine(request_data)
         if admission is not None and admission.several:
             await self._report(admission, request_data, 0, 0)
@@ -719,7 +791,9 @@ class Limiter(CustomLogger):
         model = _called(kwargs) or (admission.model if admission is not None else None)
         if admission is None or model is None or getattr(error, "status_code", None) != 429:
             return
-        if getattr(error, "llm_provider", None) == "redis_cell" or not _has_one_deployment(model):
+        # An SDK replaces the error of a refusal.
+        is_refusal = admission.refused or getattr(error, "llm_provider", None) == "redis_cell"
+        if is_refusal or not _has_one_deployment(model):
             return
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         own = getattr(error, "litellm_response_headers", None) or {}

@@ -350,6 +350,8 @@ class _Part:
     window: int = 0
     """The end of the window from which the units were taken."""
     units: int = 0
+    earlier: int = 0
+    """The units of windows that have ended."""
     last: int = 0
     """The units of the last take, and when it was, and until when they were owed."""
     taken_at: int = 0
@@ -383,7 +385,9 @@ class LocalLimiters:
             now, takes = self.clock() // 1000, takes_of(chains)
             states, look = self._looking(takes, now)
             if hold is not None:
-                self._run_out(hold, takes, states, now)
+                if not taking:
+                    states.update(deepcopy(states))
+                self._run_out(hold, takes, states, now, forget=taking)
             if saturate:
                 (take,) = takes
                 fits = min(take.quantity, max(1, look(take, 0, 0).remaining))
@@ -439,8 +443,8 @@ class LocalLimiters:
                         self.held.popitem(last=False)
                     part = self.held.setdefault((hold.key, take.key), {})[hold.owner] = _Part(end)
                 state = states[take.key]
-                if isinstance(state, _Window) and not (part.units and _is_of(part, state)):
-                    part.units, part.window = 0, state.end  # what was taken before has ended with its window
+                if units and isinstance(state, _Window) and not (part.units and _is_of(part, state)):
+                    part.earlier, part.units, part.window = part.earlier + part.units, 0, state.end
                 part.end = end
                 if units:
                     part.units, part.last, part.taken_at = part.units + units, units, now
@@ -448,12 +452,14 @@ class LocalLimiters:
                 if isinstance(state, _Window) and isinstance(state.window.per, Total):
                     state.end = part.window = max(state.end, end)
 
-    def _run_out(self, hold: Hold, takes: tuple[Take, ...], states: dict[Key, State], now: int) -> None:
+    def _run_out(
+        self, hold: Hold, takes: tuple[Take, ...], states: dict[Key, State], now: int, *, forget: bool = True
+    ) -> None:
         """Gives back the units of parts of these limiters that have run out."""
         for take in takes:
             parts = self._parts_of(hold, take.key)
             for owner in [owner for owner, part in parts.items() if part.end <= now]:
-                part, state = parts.pop(owner), states[take.key]
+                part, state = parts.pop(owner) if forget else parts[owner], states[take.key]
                 if isinstance(state, _Window) and _is_of(part, state):
                     state.take(now, -part.units)
             if not parts:
@@ -497,10 +503,13 @@ class LocalLimiters:
             assert isinstance(take.limit, Lease)
             state.release(take.limit.holder, now)
         elif isinstance(state, _Window):
-            difference = used - part.units
+            difference = max(0, used - part.earlier) - part.units
             state.take(now, difference if _is_of(part, state) else max(0, difference))
         elif part is not _NOTHING:
             owed = max(0, part.owed_until - now)
+            if isinstance(state, _Gcra) and used < part.units:
+                state.tat -= min(state.cost(min(part.units - used, part.last)), owed * _MICRO)
+                return
             back = state.units(owed * _MICRO) if isinstance(state, _Paced) else part.last if owed else 0
             state.take(now, max(used - part.units, -min(back, part.last)))
         elif chained:
@@ -645,7 +654,7 @@ def _late(pools: tuple[tuple[Take, ...], ...], look: Looking) -> tuple[tuple[Tak
 def _bears(pool: tuple[Take, ...], own: dict[Key, _Part], look: Looking) -> list[tuple[Take, int]]:
     """Returns the part of the usage that is charged to each limiter of a pool: first its held units, then as much as
     fits."""
-    left, held = pool[0].quantity, [own[take.key].units for take in pool]
+    left, held = pool[0].quantity, [own[take.key].earlier + own[take.key].units for take in pool]
     if len(pool) == 1:
         return [(pool[0], left)]
     bears = [min(units, max(0, left - sum(held[:index]))) for index, units in enumerate(held)]

@@ -250,6 +250,15 @@ MOST_LOGGED = 10_000
 """The largest quantity of a call for a log."""
 
 
+def most(limit: Limit) -> int:
+    """Returns the largest quantity that a limiter accepts in a call: of a rate, the units of 146 years."""
+    if isinstance(limit, Log):
+        return MOST_LOGGED
+    if isinstance(limit, (Rate, Bucket, Funnel)):
+        return max(limit.limit, MOST // 2 * limit.count // (micros(limit.per, "per") * 1000))
+    return MOST
+
+
 def _check_key(key: object) -> None:
     if not isinstance(key, (str, bytes)):
         raise TypeError(f"a key is a str or bytes, not {type(key).__name__}")

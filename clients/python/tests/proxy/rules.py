@@ -24,6 +24,8 @@ limiter = Limiter(
             "fair": Limits(calls_at_once=2),
             "paused": Limits(requests_per_minute=1000),
             "again": Limits(requests_per_minute=2),
+            "sdk": Limits(requests_per_minute=1000),
+            "sdk2": Limits(requests_per_minute=2),
             "first": Limits(requests_per_minute=1000, tokens_per_month=1_000_000, calls_at_once=50),
             "second": Limits(requests_per_minute=10, tokens_per_month=1_000_000, calls_at_once=50),
             "responses": Limits(requests_per_minute=5, tokens_per_month=1_000_000),
@@ -54,6 +56,7 @@ limiter = Limiter(
     },
     max_wait=25,
     lease=4,
+    timeout=10,  # four proxies and other tests share two processors
 )
 
 
