@@ -8,11 +8,11 @@ const LIMIT = '1000000000000';
 /** A function that sends a command by a client of node-redis or ioredis, for one server or for a cluster. */
 function sender(client) {
   if (typeof client === 'function') return client;
-  if (typeof client.call === 'function') return (key, args) => client.call(...args); // ioredis
-  if (typeof client.getMasters === 'function' || Array.isArray(client.masters)) {
+  if (typeof client?.call === 'function') return (key, args) => client.call(...args); // ioredis
+  if (typeof client?.getMasters === 'function' || Array.isArray(client?.masters)) {
     return (key, args) => client.sendCommand(key, false, args); // a cluster of node-redis
   }
-  if (typeof client.sendCommand === 'function') return (key, args) => client.sendCommand(args);
+  if (typeof client?.sendCommand === 'function') return (key, args) => client.sendCommand(args);
   throw new TypeError('a client of node-redis or ioredis is needed, or a function (key, args) => Promise');
 }
 
@@ -63,7 +63,7 @@ function whole(windowMs) {
 
 /** A store for express-rate-limit 6 to 8: `rateLimit({ store: new CellStore({ client }), ... })`. */
 class CellStore {
-  constructor({ client, prefix = 'limit:', onError = (error) => console.error(error) }) {
+  constructor({ client, prefix = 'limit:', onError = (error) => console.error(error) } = {}) {
     this.prefix = prefix; // of each limiter its own, if keys could be equal
     this.localKeys = false; // all processes share the keys
     this.onError = onError;
@@ -108,7 +108,7 @@ class CellStore {
 }
 
 /** A class of stores for @fastify/rate-limit 9 and 10: `{ store: fastifyStore({ client }), ... }`. */
-function fastifyStore({ client, prefix = 'limit:' }) {
+function fastifyStore({ client, prefix = 'limit:' } = {}) {
   return class FastifyCellStore {
     constructor(options = {}) {
       this.options = options;

@@ -126,7 +126,9 @@ test('two processes share the hits, and two prefixes do not', async () => {
 
 test('a window that is no time is an error, and so is a client that cannot send', () => {
   for (const windowMs of [0, -1, NaN]) assert.throws(() => store(windowMs), RangeError);
-  assert.throws(() => new CellStore({ client: {} }), TypeError);
+  for (const options of [{ client: {} }, { client: 5 }, {}, undefined]) {
+    assert.throws(() => new CellStore(options), /a client of node-redis or ioredis is needed/);
+  }
 });
 
 /** Runs a function with a client of a server that has not loaded the module. */

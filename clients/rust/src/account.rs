@@ -7,6 +7,7 @@ use crate::{
     Together, Units, WhenUnavailable, call, is_unavailable, local,
 };
 use redis::{Cmd, RedisError, RedisResult, ToSingleRedisArg};
+use redis_cell_core::log;
 use sealed::Caller as _;
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -211,10 +212,21 @@ impl Plan {
         call::mtake(take.hold(&self.holds, self.period, owner))
     }
 
-    fn settle(&self, owner: &[u8], used: u64, once: Option<Once>) -> RedisResult<Cmd> {
+    fn settle(&self, owner: &[u8], used: u64, held: u64, once: Option<Once>) -> RedisResult<Cmd> {
         let mut settle = MSettle::new();
-        for (Member { key, limit, join, .. }, quantity) in self.with_quantities(Some(used)) {
-            settle = join.to(settle).limit(key, *limit, Difference::Used(quantity));
+        let quantities = self.with_quantities(Some(used)).zip(self.with_quantities(Some(held)));
+        let quantities: Vec<_> = quantities.map(|((member, used), (_, held))| (member, used, held)).collect();
+        // With a log, the server would refuse larger usage, and then charge nothing.
+        let [most_used, most_logged] = [log::LIMIT.max, log::QUANTITY.max].map(i64::unsigned_abs);
+        for pool in quantities.chunk_by(|_, (next, ..)| next.join == Join::Spill) {
+            let is_log = |(member, ..): &(&Member, _, _)| matches!(member.limit, Limit::Log(_));
+            // The last limiter is charged what does not fit the others.
+            let (ends, has) = (pool.last().is_some_and(is_log), pool.iter().any(is_log));
+            for &(Member { key, limit, join, .. }, Units(used), Units(held)) in pool {
+                let most = if has { most_used } else { u64::MAX };
+                let most = if ends { most.min(held.saturating_add(most_logged)) } else { most };
+                settle = join.to(settle).limit(key, *limit, Difference::Used(Units(used.min(most))));
+            }
         }
         settle = once.into_iter().fold(settle, MSettle::once);
         call::msettle(settle.hold(&self.holds, owner))
@@ -347,7 +359,8 @@ impl<G: Caller> Shared<G> {
             return None;
         }
         let once = plan.once(&self.owner);
-        Some((plan.settle(&self.owner, used.unwrap_or_default(), Some(once.clone())), once))
+        let settles = plan.settle(&self.owner, used.unwrap_or_default(), outcome.units, Some(once.clone()));
+        Some((settles, once))
     }
 }
 

@@ -62,7 +62,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Drop for Asking<'_, C> {
     fn drop(&mut self) {
         let Account { guard, plan, report } = self.account;
         if !self.is_over
-            && let Ok(cmd) = plan.settle(self.owner, 0, None)
+            && let Ok(cmd) = plan.settle(self.owner, 0, 0, None)
         {
             guard.send_at_last(cmd, None, report.clone());
         }

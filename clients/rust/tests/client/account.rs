@@ -10,8 +10,8 @@ use crate::unavailable::{NOBODY, two_processes};
 use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get};
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
-    Account, AccountLayer, Backend, BlockingGuard, CellConnection, Fixed, FixedWindow, Guard, Held, Rate,
-    Units, WhenUnavailable,
+    Account, AccountLayer, Backend, BlockingGuard, CellConnection, Fixed, FixedWindow, Guard, Held, Limit,
+    Rate, Units, WhenUnavailable,
 };
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -112,6 +112,20 @@ fn units_are_taken_in_the_order_of_the_pools_and_settled_by_what_was_used() {
         client.call("SET {a}:rpm text");
         assert_eq!(account.hold("odd", Units(1)).unwrap_err().code(), Some("ERR"));
     }
+}
+
+#[test]
+fn usage_beyond_the_largest_quantity_is_charged_as_far_as_possible() {
+    let server = Server::start();
+    let guard = blocking(server.port(), Backend::Module, WhenUnavailable::FailOpen);
+    let account = Account::new(guard, "{a}:holds")
+        .pool("{a}:log", Limit::Log(Rate::per_minute(5000)))
+        .spill("{a}:bought", total(100))
+        .also("{a}:own", Limit::Log(Rate::per_minute(5000)));
+    let held = account.hold("x", Units(1)).unwrap();
+    held.used(Units(20_000));
+    let rows = held.settle().unwrap().unwrap().each;
+    assert!(rows.iter().all(|row| row.remaining == 0), "{rows:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,7 @@ async fn a_batch_is_spent_without_calls_and_a_refusal_is_remembered() {
 async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
     let (server, mut client) = Server::with_client();
     let (gcra, quota) = (Rate::per_day(100).burst(99), Fixed::new(100, FixedWindow::year()));
-    let hold = Duration::from_millis(50);
+    let hold = Duration::from_secs(1); // longer than the three calls on a busy machine
     let rate = Leased::new(connect(&server).await, gcra, 20..=20, hold).unwrap();
     let year = Leased::new(connect(&server).await, quota, 20..=20, hold).unwrap();
     assert_eq!(rate.take(KEY, Units(3)).await.unwrap(), Decision::Admitted);
