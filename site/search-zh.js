@@ -35,6 +35,7 @@
     }));
   }
 
-  // mdBook writes this line with each search, also with that of an address.
+  // mdBook writes this line with each search. That of an address may be over, if the browser has kept its files.
   new MutationObserver(search).observe(header, { childList: true });
+  search();
 })();
