@@ -368,8 +368,10 @@ class Run:
 
     @staticmethod
     def program(command: list[str], seconds: float, env: dict[str, str], failure: str) -> str | None:
-        """Runs a program until it ends or prints a line of failure; returns what failed, or None."""
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        """Runs a program until it ends, prints a line of failure, or computes for a time, however busy the machine
+        is; returns what failed, or None."""
+        limited = ["prlimit", f"--cpu={seconds:.0f}", "--", *command]
+        process = subprocess.Popen(limited, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         found: list[str] = []
 
         def end() -> None:
@@ -378,7 +380,7 @@ class Run:
                 found.append("took too long")
                 process.kill()
 
-        timer = threading.Timer(seconds, end)
+        timer = threading.Timer(4 * seconds, end)
         timer.start()
         assert process.stdout
         for line in process.stdout:
