@@ -242,17 +242,17 @@ function Book.read_end(member)
     return ending
 end
 
--- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, and
--- whether anybody holds something.
-function Book.ends_of(key, name, most)
-    local score, is_held, till, ended = score_of(ENDS, name), nil, nil, {}
+-- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, whether anybody
+-- holds something, and whether an owner other than `own` still does then.
+function Book.ends_of(key, name, own, most)
+    local score, is_held, are_left, till, ended = score_of(ENDS, name), nil, false, nil, {}
     -- Adds the owner of a part that has run out, unless there are as many as a call carries out.
     local function add(ending)
         if #ended < most then
             ended[#ended + 1] = ending.id
             return true
         end
-        till = now
+        till, are_left = now, true
         return false
     end
     -- Parts that were taken before the clock was set back are behind all others.
@@ -272,11 +272,21 @@ function Book.ends_of(key, name, most)
             elseif not (now < ending.till) then
                 return add(ending)
             end
-            till = ending.till
-            return false
+            till, are_left = till or ending.till, ending.id ~= own
+            return not are_left
         end)
     end
-    return ended, till, is_held
+    return ended, till, is_held, are_left
+end
+
+local function is_idle(part)
+    return part and part.word == 'idle'
+end
+
+-- Returns whether a total that is forgotten when it is idle has lived without a break, as far as calls with HOLD know.
+function Book.has_lived(key, name)
+    local till = call('ZSCORE', key, 'idle ' .. named(name))
+    return till and now < instant_of_millis(till + 0) or false
 end
 
 -- Returns whether a part is of the open window, which ends at an instant.
@@ -309,6 +319,7 @@ function Hold.look(hold, rows, keys, count, unit)
     end
     local left = MOST_ENDED
     hold.ended, hold.own, hold.is_held, hold.others, hold.next = {}, {}, {}, {}, nil
+    hold.are_left, hold.is_idle, hold.has_lived, hold.is_mixed = {}, {}, {}, {}
     local has_ended_any = false
     local by_id = {}
     local owner = hold.id and Book.load_owner(key, hold.id, hold.period and 0 or MOST_UNNAMED)
@@ -329,8 +340,10 @@ function Hold.look(hold, rows, keys, count, unit)
         for k = 1, count do
             local row, name = rows[k], keys[k]
             if hold.parts > 0 and row.kind ~= Lease and (row.kind == Fixed) == are_windows then
-                local ended, till, is_held = Book.ends_of(key, name, left)
-                left, hold.is_held[k] = left - #ended, is_held
+                local own = row.limit.idle and hold.id or nil
+                local ended, till, is_held, are_left = Book.ends_of(key, name, own, left)
+                left, hold.is_held[k], hold.are_left[k] = left - #ended, is_held, are_left
+                hold.is_mixed[k] = till and not (now < till)
                 hold.next = till and (hold.next and smaller(hold.next, till) or till) or hold.next
                 for i = 1, #ended do
                     local id = ended[i]
@@ -352,6 +365,11 @@ function Hold.look(hold, rows, keys, count, unit)
                         end
                     end
                 end
+                for i = 1, #hold.ended[k] do
+                    hold.is_idle[k] = hold.is_idle[k] or is_idle(hold.ended[k][i])
+                end
+                hold.has_lived[k] = hold.is_idle[k] and Book.has_lived(key, name)
+                hold.is_mixed[k] = hold.is_mixed[k] and not hold.has_lived[k]
             end
             has_ended_any = has_ended_any or hold.ended[k][1] ~= nil
         end
@@ -377,7 +395,9 @@ function Hold.load(hold, k, row, key)
     if row.kind == Fixed and state and (not state.ends or now < state.ends) then
         local back = zero
         for i = 1, #hold.ended[k] do
-            back = back + comes_back(hold.ended[k][i], state)
+            if hold.has_lived[k] or not is_idle(hold.ended[k][i]) then
+                back = back + comes_back(hold.ended[k][i], state)
+            end
         end
         if zero < back then
             row.back = back
@@ -631,14 +651,20 @@ function Book.set_part(owner, part)
     slot.after = part
 end
 
+-- Returns when a window ends that a call stores, because it changes or because something has come back.
+function Book.ends_after(row)
+    local store = row.store or row.back and row.state
+    return store and store ~= DELETED and store.ends
+end
+
 -- Collects what a call changes in the key of HOLD. `taken` has what it takes from each limiter, if it is admitted.
 function Hold.plan(hold, rows, keys, count, verb, taken)
     local owner, position = hold.owner, {}
-    hold.latest, hold.adds_total = 0, false
+    hold.latest, hold.adds_total, hold.idle = 0, false, {}
     for k = 1, taken and count or 0 do
         position[keys[k]] = k
         local row = rows[k]
-        local ends = row.kind == Fixed and row.store and row.store ~= DELETED and row.store.ends
+        local ends = row.kind == Fixed and Book.ends_after(row)
         if hold.is_held[k] and row.limit.idle and ends then
             hold.latest = max(hold.latest, millis_of(ends)) -- what others hold comes back as long as the total lives
         end
@@ -663,6 +689,17 @@ function Hold.plan(hold, rows, keys, count, verb, taken)
                 slot.after = { name = part.name, till = now, period = part.period, word = part.word,
                     window = part.window, earlier = part.earlier, latest = part.latest }
             end
+        end
+    end
+    for k = 1, count do
+        local slot = owner and owner.by_name[keys[k]]
+        local ends = taken and rows[k].limit.idle and Book.ends_after(rows[k])
+        if not hold.are_left[k] and not (slot and slot.after) then
+            if hold.is_idle[k] or is_idle(hold.own[k]) then
+                hold.idle[#hold.idle + 1] = { name = keys[k] }
+            end
+        elseif ends and not hold.is_mixed[k] then
+            hold.idle[#hold.idle + 1] = { name = keys[k], latest = millis_of(ends) }
         end
     end
 end
@@ -782,12 +819,26 @@ function Hold.plan_expiry(hold)
     elseif hold.totals ~= 0 and held then
         hold.removed[#hold.removed + 1] = { held, 'totals' }
     end
+    for i = 1, #hold.idle do
+        local name, latest = hold.idle[i].name, hold.idle[i].latest
+        local list = latest and hold.added or hold.removed
+        list[#list + 1] = { format(WHOLE, latest or 0), 'idle ' .. named(name) }
+    end
     if hold.count == 0 then
         hold.added = {}
     end
     if hold.count ~= hold.parts then
         local list = hold.count > 0 and hold.added or hold.removed
         list[#list + 1] = { format(WHOLE, hold.count), 'parts' }
+    end
+    if hold.count == 0 and not hold.is_new and call('ZCARD', key) > #hold.removed then
+        -- Where a key was a total once, and parts of another limiter have taken the place of its parts.
+        local numbers = call('ZRANGEBYSCORE', key, 1, format(WHOLE, HASHES - 1))
+        for i = 1, #numbers do
+            if match(numbers[i], '^idle ') then
+                hold.removed[#hold.removed + 1] = { 0, numbers[i] }
+            end
+        end
     end
     hold.changes = hold.added[1] or hold.removed[1] or hold.persists or hold.lives
 end

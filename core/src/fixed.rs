@@ -322,6 +322,11 @@ impl Limit {
         matches!(self.end, End::Never(_))
     }
 
+    /// Whether the window has no end, but is forgotten when it is idle.
+    pub const fn idles(&self) -> bool {
+        matches!(self.end, End::Never(Some(_)))
+    }
+
     /// The instant at which the key of a total expires after a take, when it would expire at `end`.
     fn renewed(&self, idle: Option<Span>, end: Instant, now: Instant) -> Result<Instant, Error> {
         let Some(idle) = idle else { return Ok(end) };
@@ -336,8 +341,7 @@ impl Limit {
     /// The state of a total with an idle time, if units of it are held until the millisecond `end`; any other
     /// state unchanged.
     pub fn lasts(&self, counter: Counter, end: Instant) -> Counter {
-        let lasts = matches!(self.end, End::Never(Some(_)));
-        Counter { end: if lasts { counter.end.max(end) } else { counter.end }, ..counter }
+        Counter { end: if self.idles() { counter.end.max(end) } else { counter.end }, ..counter }
     }
 
     /// Whether this is a total whose key does not expire by itself.

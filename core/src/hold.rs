@@ -19,6 +19,10 @@
 //! two windows, `earlier` are those of the ended window, and `last` are those of the present one; only `last`
 //! comes back. So of `used` units, `max(0, used - earlier)` are charged to the present window.
 //!
+//! A total that is forgotten when it is idle lives at least as long as its parts. They come back only while
+//! the key has lived without a break: until the expiry that the last call with the key of holds has given it.
+//! Later, other calls may have kept it, or it has expired and begun again; nobody can say which.
+//!
 //! Of a rate, `last` are the units of the last take, and `earlier` those of all takes before it. A settlement
 //! gives back no more than `last`, and only what is [still owed](Taken::still_owed) for them.
 //!
@@ -43,6 +47,8 @@
 //! the number       totals                                        how many are of permanent totals
 //! a millisecond    until                                         the expiry that the other parts need, while
 //!                                                                the key has none because of a total
+//! a millisecond    idle <length> <key>                           the expiry that the last call that named the
+//!                                                                holds gave the key of a total with parts
 //! ```
 //!
 //! A part is `<length> <key> <end> <period>` and one of the following. `-` stands in place of the end and the
@@ -210,7 +216,13 @@ impl Part {
         matches!(self.origin, Origin::Rate { .. })
     }
 
-    /// The units that come back to the open window `counter` when the part runs out.
+    /// Whether its units come back only while the total has lived without a break.
+    pub fn is_idle(&self) -> bool {
+        self.origin == Origin::Total { idles: true }
+    }
+
+    /// The units that come back to the open window `counter` when the part runs out, if it is of the present
+    /// life of its key.
     pub fn comes_back(&self, counter: &Counter, now: Instant) -> i64 {
         match self.origin {
             Origin::Window { end } if is_window(end, counter.end, now) => self.last,
@@ -319,8 +331,20 @@ pub mod member {
     /// The member whose score is an expiry in milliseconds.
     pub const UNTIL: &[u8] = b"until";
 
+    /// The member whose score is the expiry of the key of a total that is forgotten when it is idle, in
+    /// milliseconds.
+    pub fn idle(key: &[u8]) -> Vec<u8> {
+        let mut text = b"idle ".to_vec();
+        put_name(&mut text, key);
+        text
+    }
+
     /// The number of scores for each use, which is the number of values of the hash.
     const HASHES: u64 = 1 << 50;
+
+    /// Above all numbers, and below all hashes.
+    pub const HIGHEST_NUMBER: u64 = HASHES - 1;
+
     const OWNERS: u64 = HASHES;
     const FURTHER: u64 = 2 * HASHES;
     const ENDS: u64 = 3 * HASHES;

@@ -4,6 +4,7 @@
 //! `ZRANGE` and `ZCOUNT`, which take logarithmic time and publish no events.
 
 use core::ffi::{CStr, c_int};
+use core::ops::RangeInclusive;
 use core::ptr::NonNull;
 
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
@@ -117,24 +118,25 @@ impl<'c> Key<'_, 'c> {
         Some(found)
     }
 
-    /// Reads the members with this score in the order of their bytes, or from the last one back, until `read`
-    /// returns false.
+    /// Reads the members with these scores in their order, those of one score in the order of their bytes, or
+    /// from the last one back, until `read` returns false.
     ///
     /// Cost: O(log n), and O(1) for each member.
     #[inline]
-    pub fn at_score(&self, score: u64, side: Side, mut read: impl FnMut(&[u8]) -> bool) {
+    pub fn at(&self, scores: RangeInclusive<u64>, side: Side, mut read: impl FnMut(&[u8]) -> bool) {
         const INCLUDED: c_int = 0;
         if self.ptr.get().is_null() {
             return;
         }
-        let (api, ctx, ptr, score) = (self.api, self.call.ctx.as_ptr(), self.ptr.get(), double(score));
+        let (api, ctx, ptr) = (self.api, self.call.ctx.as_ptr(), self.ptr.get());
+        let (lowest, highest) = (double(*scores.start()), double(*scores.end()));
         let (seek, step) = match side {
             Side::First => (api.zset_first, api.zset_next),
             Side::Last => (api.zset_last, api.zset_previous),
         };
         // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
         // returns no member.
-        unsafe { seek(ptr, score, score, INCLUDED, INCLUDED) };
+        unsafe { seek(ptr, lowest, highest, INCLUDED, INCLUDED) };
         // SAFETY: as above; a range that has ended has no member.
         while let Some(member) = NonNull::new(unsafe { (api.zset_current)(ptr, core::ptr::null_mut()) }) {
             let goes_on = read(self.call.bytes(Arg::new(member)));
@@ -217,6 +219,12 @@ impl<'c> Key<'_, 'c> {
     /// The score of a member with a known name.
     pub fn score_of(&self, name: &'static SharedString) -> Option<Score> {
         NonNull::new(name.string(self.api)).and_then(|name| self.score(Arg::new(name)))
+    }
+
+    /// The score of a member with these bytes.
+    pub fn score_of_bytes(&self, member: &[u8]) -> Option<Score> {
+        let name = Strings::new(self.api, &[member]);
+        name.0.first().and_then(|&name| self.score(Arg::new(NonNull::new(name)?)))
     }
 
     /// The score of the member `id` of the sorted set that the key holds.

@@ -26,6 +26,9 @@ use crate::outcome::FEW;
 use crate::store::hold::{Book, Lasting, Owner};
 use crate::tally;
 
+/// Where units of a total were taken that is forgotten when it is idle.
+const IDLE: Origin = Origin::Total { idles: true };
+
 /// The option of a call, and its key.
 pub struct Hold<'c> {
     pub key: Arg<'c>,
@@ -55,6 +58,18 @@ struct Of<'c> {
     next: Option<Instant>,
     /// Whether any owner held something before the call.
     is_held: bool,
+    /// Whether other owners hold something after the call.
+    are_left: bool,
+    /// Whether a total that is forgotten when it is idle has lived without a break, where parts of it have
+    /// run out.
+    has_lived: bool,
+}
+
+impl Of<'_> {
+    /// Whether a part of a total that is forgotten when it is idle is read.
+    fn is_idle(&self) -> bool {
+        self.ended.iter().chain(&self.own).any(Part::is_idle)
+    }
 }
 
 /// The key of holds during one decision of a call.
@@ -108,6 +123,8 @@ impl<'c> Hold<'c> {
             ended: Vec::new(),
             next: None,
             is_held: false,
+            are_left: false,
+            has_lived: false,
         });
         let of = of.collect();
         let mut seen = Box::new(Seen { hold: self, book, of, owner: None, others: BTreeMap::new(), now });
@@ -162,9 +179,12 @@ impl<'c> Seen<'_, '_, 'c> {
         'c: 'a,
     {
         let Self { book, of, owner, others, now, .. } = self;
-        for (Held { name, .. }, of) in limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of))) {
-            let ends = book.ends(name, *now, *left)?;
-            (of.next, of.is_held) = (ends.next, ends.are_some);
+        let limiters = limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of)));
+        for (Held { name, limiter }, of) in limiters {
+            let idles = matches!(limiter, Limiter::Fixed(window) if window.limit.idles());
+            let own = owner.as_ref().map(|owner| &*owner.id).filter(|_| idles);
+            let ends = book.ends(name, own, *now, *left)?;
+            (of.next, of.is_held, of.are_left) = (ends.next, ends.are_some, ends.are_left);
             *left = left.saturating_sub(ends.ended.len());
             for id in ends.ended {
                 if owner.as_ref().is_some_and(|owner| *owner.id == *id) {
@@ -185,6 +205,7 @@ impl<'c> Seen<'_, '_, 'c> {
                 of.ended.push(part.ok_or(hold::FOREIGN)?);
                 other.remove_ended(name, *now);
             }
+            of.has_lived = of.ended.iter().any(Part::is_idle) && book.has_lived(name, *now);
         }
         Ok(())
     }
@@ -318,11 +339,9 @@ impl<'c> Seen<'_, '_, 'c> {
     /// The state of a window after the units that have run out have come back.
     fn restored(&self, index: usize, state: Option<Counter>, now: Instant) -> Option<Counter> {
         let Some(counter) = state.filter(|counter| now < counter.end) else { return state };
-        let ended = self.of.get(index).map(|of| of.ended.as_slice()).unwrap_or_default();
-        if faults::forgets_holds() {
-            return state;
-        }
-        let back = ended.iter().fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter, now)));
+        let Some(of) = self.of.get(index).filter(|_| !faults::forgets_holds()) else { return state };
+        let ended = of.ended.iter().filter(|part| of.has_lived || !part.is_idle());
+        let back = ended.fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter, now)));
         if back == 0 { state } else { counter.without(back) }
     }
 
@@ -394,7 +413,7 @@ impl<'c> Seen<'_, '_, 'c> {
 
     /// Writes the changes of a refusal.
     pub fn write_refused(mut self: Box<Self>) -> Option<Announcement<'c>> {
-        self.save(Lasting::default())
+        self.save(Lasting::default(), &[])
     }
 
     /// Writes the changes of an admitted call or a settlement.
@@ -435,14 +454,25 @@ impl<'c> Seen<'_, '_, 'c> {
             }
             (None, _) => {}
         }
-        self.save(lasting)
+        self.save(lasting, took)
     }
 
     /// Writes the parts of all owners, and counts the owners whose units have run out.
-    fn save(&mut self, lasting: Lasting) -> Option<Announcement<'c>> {
+    fn save(&mut self, lasting: Lasting, took: &[Option<Took>]) -> Option<Announcement<'c>> {
         tally::HOLDS_RUN_OUT.add(self.owners().filter(|owner| owner.has_run_out).count());
+        let mut idle = SmallVec::<[_; FEW]>::new();
+        for (at, of) in self.of.iter().enumerate() {
+            let expiry = took.get(at).and_then(|took| took.filter(|took| took.origin == IDLE)?.expiry);
+            if of.are_left || self.owner.as_ref().is_some_and(|owner| owner.holds(of.name)) {
+                // Parts of an earlier life that are left must not be taken for parts of the present one.
+                let is_mixed = !of.has_lived && of.next.is_some_and(|next| next <= self.now);
+                idle.extend(expiry.filter(|_| !is_mixed).map(|expiry| (of.name, Some(expiry.unsigned_abs()))));
+            } else if of.is_idle() {
+                idle.push((of.name, None));
+            }
+        }
         let Self { book, owner, others, .. } = self;
-        book.write(owner.iter().chain(others.values()), lasting)
+        book.write(owner.iter().chain(others.values()), &idle, lasting)
     }
 
     /// Stores the difference by which a settlement changes its first limiter.

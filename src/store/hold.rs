@@ -60,6 +60,8 @@ pub struct Ends {
     pub next: Option<Instant>,
     /// Whether there are any parts.
     pub are_some: bool,
+    /// Whether a part is left when the call has removed those that have run out and that of its owner.
+    pub are_left: bool,
 }
 
 impl Ends {
@@ -69,7 +71,7 @@ impl Ends {
         if has_room {
             self.ended.push(id.to_vec());
         } else {
-            self.next = Some(now);
+            (self.next, self.are_left) = (Some(now), true);
         }
         has_room
     }
@@ -117,6 +119,12 @@ impl<'n> Owner<'n> {
         let slot = self.slot(key)?;
         slot.is_named = true;
         slot.after
+    }
+
+    /// Whether it holds something of the limiter `key` after the call.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        let slot = self.record.iter().find(|(own, _)| **own == *key).map(|(_, slot)| slot);
+        slot.or_else(|| self.further.get(key)).is_some_and(|slot| slot.after.is_some())
     }
 
     /// Whether the call has removed the part of the limiter `key`.
@@ -242,7 +250,7 @@ impl<'k, 'c> Book<'k, 'c> {
         }
         let (id, slots) = (&*owner.id, &mut owner.record);
         let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
-        self.key.at_score(score, Side::First, |member| {
+        self.key.at(score..=score, Side::First, |member| {
             if let Some(record) = member::read_record(member, id) {
                 is_broken |= record.is_err();
                 let parts = record.unwrap_or_default().into_iter();
@@ -282,7 +290,8 @@ impl<'k, 'c> Book<'k, 'c> {
     /// A part of `id` that is not in its record.
     fn further(&self, id: &[u8], key: &[u8]) -> Option<Part> {
         let mut found = None;
-        self.key.at_score(member::of_further(id, key), Side::First, |member| {
+        let score = member::of_further(id, key);
+        self.key.at(score..=score, Side::First, |member| {
             found = member::read_further(member, id, key);
             found.is_none()
         });
@@ -290,18 +299,18 @@ impl<'k, 'c> Book<'k, 'c> {
     }
 
     /// The content of the ends of the limiter `key`, with the owners of at most `most` parts that have run
-    /// out.
+    /// out, for a call of the owner `own`.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no end of a part.
-    pub fn ends(&self, key: &[u8], now: Instant, most: usize) -> Result<Ends, Error> {
+    pub fn ends(&self, key: &[u8], own: Option<&[u8]>, now: Instant, most: usize) -> Result<Ends, Error> {
         let (mut ends, mut is_broken) = (Ends::default(), false);
         if self.parts == 0 {
             return Ok(ends);
         }
         let score = member::of_key(key);
         // Parts that were taken before the clock was set back are behind all others.
-        self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
+        self.key.at(score..=score, Side::Last, |member| match member::read_end(member) {
             Some(end) if end.key != key => true,
             Some(end) => {
                 ends.are_some = true;
@@ -313,11 +322,16 @@ impl<'k, 'c> Book<'k, 'c> {
             }
         });
         if ends.are_some && ends.next.is_none() {
-            self.key.at_score(score, Side::First, |member| match member::read_end(member) {
+            self.key.at(score..=score, Side::First, |member| match member::read_end(member) {
                 Some(end) if end.key != key || end.is_ahead(now) => true,
                 Some(end) if end.end <= now => ends.add(end.id, now, most),
-                end => {
-                    (ends.next, is_broken) = (end.map(|end| end.end), end.is_none());
+                Some(end) => {
+                    ends.next = ends.next.or(Some(end.end));
+                    ends.are_left = own != Some(end.id);
+                    !ends.are_left
+                }
+                None => {
+                    is_broken = true;
                     false
                 }
             });
@@ -330,10 +344,19 @@ impl<'k, 'c> Book<'k, 'c> {
         if self.parts == 0 { None } else { self.key.lives_until() }
     }
 
-    /// Writes the parts of these owners after the call.
+    /// Whether a total that is forgotten when it is idle has lived until `now` without a break, as far as the
+    /// calls that named this key know.
+    pub fn has_lived(&self, key: &[u8], now: Instant) -> bool {
+        let until = self.key.score_of_bytes(&member::idle(key)).flatten();
+        until.is_some_and(|until| now.as_nanos() < until.saturating_mul(1_000_000))
+    }
+
+    /// Writes the parts of these owners after the call, and the expiries of `idle` totals; `None` for a total
+    /// without parts.
     pub fn write<'o>(
         &mut self,
         owners: impl Iterator<Item = &'o Owner<'o>>,
+        idle: &[(&[u8], Option<u64>)],
         lasting: Lasting,
     ) -> Option<Announcement<'c>> {
         let (mut added, mut removed, mut parts) = (Members::new(), Members::new(), self.parts);
@@ -366,6 +389,13 @@ impl<'k, 'c> Book<'k, 'c> {
                 }
             }
         }
+        for (key, expiry) in idle {
+            let member = member::idle(key);
+            match expiry {
+                Some(expiry) => added.push((*expiry, member)),
+                None => removed.push((0, member)),
+            }
+        }
         let (kind, expiry) = self.key.type_and_expiry();
         let expiry = expiry.map(|at| at.as_millis_ceil().cast_signed());
         let is_new = kind == ValueType::Empty;
@@ -377,6 +407,7 @@ impl<'k, 'c> Book<'k, 'c> {
         let held = if counts_totals { self.key.score_of(&TOTALS).flatten() } else { None };
         let totals = held.unwrap_or_default().saturating_sub(totals_before).saturating_add(totals_after);
         let mut known = SmallVec::<[_; 2]>::new();
+        let mut left = Vec::new();
         let mut gone = SmallVec::<[&[u8]; 2]>::new();
         let lives = if lasting.always || is_endless && totals > 0 {
             if until > stored.unwrap_or_default().cast_signed() {
@@ -405,7 +436,16 @@ impl<'k, 'c> Book<'k, 'c> {
         } else if parts != self.parts {
             known.push((&PARTS, parts));
         }
-        gone.extend(removed.iter().map(|(_, member)| &**member));
+        let goes = u64::try_from(gone.len().saturating_add(removed.len())).unwrap_or(u64::MAX);
+        if parts == 0 && self.key.members() > goes {
+            // Where a key was a total once, and parts of another limiter have taken the place of its parts.
+            self.key.at(1..=member::HIGHEST_NUMBER, Side::First, |member| {
+                left.extend(member.starts_with(b"idle ").then(|| member.to_vec()));
+                true
+            });
+            left.retain(|member| removed.iter().all(|(_, gone)| gone != member));
+        }
+        gone.extend(removed.iter().map(|(_, member)| &**member).chain(left.iter().map(Vec::as_slice)));
         if added.is_empty() && gone.is_empty() && known.is_empty() && lives == Lives::AsBefore
             || parts == 0 && is_new
         {

@@ -195,6 +195,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("if not before or before.till ~= part.till or before.period ~= part.period then", "if true then"),
     ("part.at == part.till - part.period and '-' or", ""),
     ("if zero < back then", "if false then"),
+    ("if hold.has_lived[k] or not is_idle(hold.ended[k][i]) then", "if true then"),
+    ("if hold.is_idle[k] or is_idle(hold.own[k]) then", "if false then"),
     ("if rows[k].kind == Fixed and hold.ended[k][1] then", "if false then"),
     ("if total and (not total.ends or total.ends < till) then", "if total then"),
     ("slot.after = not hold.own[k] and part or nil", "slot.after = part"),

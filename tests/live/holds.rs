@@ -285,6 +285,44 @@ fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
     }
 }
 
+/// Units of an earlier life of a total do not come back to the present one, nor to one that only other calls may have
+/// kept alive.
+#[test]
+fn what_was_held_of_a_total_that_was_forgotten_does_not_come_back() {
+    let (_server, mut client) = Server::with_client();
+    let lives = |client: &mut Client| client.get::<Option<i64>, _>(&["ZSCORE", "h", "idle 1 q"][..]);
+    let total = "q FIXED 9999 TOTAL IDLE 60000";
+    rows(&mut client, "CL.MTAKE t FIXED 9 TOTAL 1 HOLD h 60 alive");
+    // It has expired, and calls that do not name HOLD have begun it again.
+    rows(&mut client, &format!("CL.MTAKE q FIXED 9999 TOTAL IDLE {SHORT} 50 MS HOLD h {SHORT} dead"));
+    assert_eq!(lives(&mut client), Some(client.int("PEXPIRETIME q")));
+    let_run_out();
+    rows(&mut client, &format!("CL.MTAKE {total} 60 MS"));
+    rows(&mut client, &format!("CL.MTAKE {total} 10 MS HOLD h 60000 new"));
+    assert_eq!(client.int("GET q"), 70);
+    assert_eq!(lives(&mut client), Some(client.int("PEXPIRETIME q")));
+    rows(&mut client, &format!("CL.MSETTLE {total} 0 MS HOLD h new"));
+    assert_eq!((client.int("GET q"), lives(&mut client)), (60, None));
+    // More has run out than one call carries out, and what is held of the new life comes back.
+    client.call("DEL q");
+    each_takes(&mut client, 0..1_500, "q FIXED 9999 TOTAL IDLE 3000 1 MS HOLD h 3000");
+    std::thread::sleep(std::time::Duration::from_millis(3_002));
+    for taken in [1, 2, 3] {
+        rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h 60000 new"));
+        assert_eq!(client.int("GET q"), taken);
+    }
+    rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h {SHORT} dead"));
+    let_run_out();
+    rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h 60000 new"));
+    assert_eq!(client.int("GET q"), 4);
+    // The key is of another limiter since.
+    client.call("DEL q");
+    rows(&mut client, "CL.MTAKE q THROTTLE 9 1 60 1 HOLD h 60 new");
+    rows(&mut client, "CL.MSETTLE q THROTTLE 9 1 60 1 HOLD h new");
+    rows(&mut client, "CL.MSETTLE t FIXED 9 TOTAL 1 HOLD h alive");
+    assert_eq!(client.int("EXISTS h"), 0);
+}
+
 /// Ended parts of rates only take memory, and are looked for when others are added.
 #[test]
 fn parts_of_rates_that_have_ended_are_removed_when_their_number_passes_a_multiple_of_32() {

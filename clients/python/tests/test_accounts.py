@@ -376,3 +376,9 @@ def test_holds_of_the_fake_run_out_and_outlast_windows_as_in_the_server() -> Non
     fake.advance(1.5)
     fake.mtake(take("window", 0), hold=hold)
     assert fake.settle(take("window", 3), hold=hold)["window"].remaining == 10  # charged to the window that has ended
+    # What was held of a total that was forgotten does not come back to its next life.
+    total = Fixed.total(10, idle=5)
+    fake.mtake(Take("idle", total, 5), hold=Hold(HOLDS, "dead", 1))
+    fake.advance(6)
+    fake.mtake(Take("idle", total, 6))
+    assert fake.mpeek(Take("idle", total, 0), holds=HOLDS)["idle"].remaining == 4

@@ -39,13 +39,16 @@ pub struct Held {
     earlier: i128,
     last: i128,
     origin: Origin,
+    /// How long its key lives, if it is a total that is forgotten when it is idle, as far as calls with HOLD
+    /// know.
+    lives: i128,
 }
 
 impl Held {
     /// Parts of owners of which the model only knows that they count.
     fn others(count: i128) -> Self {
         let (key, id, end) = (String::new(), String::new(), ENDLESS);
-        Self { key, id, end, period: end, earlier: 0, last: count, origin: Origin::Rate(0, 0) }
+        Self { key, id, end, period: end, earlier: 0, last: count, origin: Origin::Rate(0, 0), lives: 0 }
     }
 
     /// Whether it stands for parts of which the model only knows that they count.
@@ -78,6 +81,10 @@ impl Held {
     /// Whether its units were taken later.
     pub fn begins_after(&self, now: i128) -> bool {
         self.end - now > self.period
+    }
+
+    fn is_idle(&self) -> bool {
+        self.origin == Origin::Total(true)
     }
 
     fn is_rate(&self) -> bool {
@@ -121,6 +128,12 @@ pub fn book(value: &Value) -> Option<Vec<Held>> {
             let from = book.len();
             parts(member, &mut book)?;
             ends += book[from..].iter().filter(|held| !held.is_rate()).count().max(1);
+        }
+    }
+    for (member, score) in &set.scores {
+        let key = member.strip_prefix(b"idle ").and_then(|name| name.splitn(2, |byte| *byte == b' ').nth(1));
+        for held in book.iter_mut().filter(|held| held.is_idle() && key == Some(held.key.as_bytes())) {
+            held.lives = score.0 as i128 * MILLI;
         }
     }
     // Nobody finds a part without its end, and there is no end without a part.
@@ -172,7 +185,7 @@ fn parts(member: &str, book: &mut Vec<Held>) -> Option<()> {
             "total" | "idle" => Origin::Total(kind == "idle"),
             _ => return None,
         };
-        book.push(Held { key: key.into(), end, id: id.into(), period, earlier, last, origin });
+        book.push(Held { key: key.into(), end, id: id.into(), period, earlier, last, origin, lives: 0 });
     }
     Some(())
 }
@@ -226,13 +239,40 @@ fn restore(call: &Call, model: &mut Model, book: &[Held]) -> Option<Vec<Held>> {
             book.iter().filter(|held| held.key == part.key && held.has_ended(model.now)).collect();
         gone.extend(ended.iter().map(|held| (*held).clone()));
         let Some((State::Count { used, end }, _)) = model.key(&part.key).cloned() else { continue };
-        let back: i128 = ended.iter().filter(|held| held.is_of(end, model.now)).map(|held| held.last).sum();
+        // What was held of an earlier life of a total does not come back to the present one.
+        let lives = |held: &&&Held| !held.is_idle() || model.now < held.lives;
+        let back = ended.iter().filter(|held| held.is_of(end, model.now)).filter(lives);
+        let back: i128 = back.map(|held| held.last).sum();
         if back > 0 && model.now < end {
             let state = (used > back).then_some(State::Count { used: used - back, end });
             model.store(&part.key, &part.limit, state);
         }
     }
     Some(gone)
+}
+
+/// The states of a call's limiters, and their expiries.
+type States = Vec<Option<(State, i128)>>;
+
+fn states(call: &Call, model: &Model) -> States {
+    call.parts.iter().map(|part| model.key(&part.key).cloned()).collect()
+}
+
+/// Notes how long the totals live of which something is held, and which an admitted call has changed: before
+/// something has come back, or behind that.
+fn with_lives(call: &Call, [before, restored]: &[States; 2], model: &Model, mut decided: Decided) -> Decided {
+    let states = call.parts.iter().zip(before.iter().zip(restored));
+    for (part, (before, restored)) in states.filter(|_| decided.is_admitted) {
+        let after = model.key(&part.key);
+        if let (Limit::Fixed { window: Window::Total(Some(_)), .. }, Some((State::Count { end, .. }, _))) =
+            (&part.limit, after)
+            && (before != restored || after != restored.as_ref())
+        {
+            let held = decided.book.iter_mut().filter(|held| held.is_idle() && held.key == part.key);
+            held.for_each(|held| held.lives = *end);
+        }
+    }
+    decided
 }
 
 /// The limiters in groups: a chain, or one limiter. Each with its pools: what `SPILL` joins.
@@ -341,9 +381,11 @@ fn combine(call: &Call, rows: &[Row], chain_rows: &[(usize, Row)]) -> Row {
 
 /// Decides a call with a chain or a hold, whose keys the model has, and takes. `None` if it cannot be said.
 pub fn take(call: &Call, model: &mut Model, book: &[Held], looks: bool) -> Option<Result<Decided, Error>> {
-    let gone = restore(call, model, book)?;
+    let (before, gone) = (states(call, model), restore(call, model, book)?);
     let left: Vec<Held> = book.iter().filter(|held| !gone.contains(held)).cloned().collect();
-    taking(call, model, left, &gone, looks).transpose()
+    let states = [before, states(call, model)];
+    let decided = taking(call, model, left, &gone, looks).transpose()?;
+    Some(decided.map(|decided| if looks { decided } else { with_lives(call, &states, model, decided) }))
 }
 
 /// How many parts an admitted call would add beyond those that there may be, at least and at most; `None` for
@@ -522,6 +564,7 @@ fn hold(call: &Call, model: &Model, book: &mut Vec<Held>, takes: &[Option<i128>]
             earlier: 0,
             last: units,
             origin,
+            lives: 0,
         };
         match before {
             None if units == 0 => {}
@@ -537,9 +580,10 @@ fn hold(call: &Call, model: &Model, book: &mut Vec<Held>, takes: &[Option<i128>]
 
 /// Settles a call with a hold by what was used. `None` if it cannot be said.
 pub fn settle(call: &Call, model: &mut Model, book: &[Held]) -> Option<Result<Decided, Error>> {
-    let gone = restore(call, model, book)?;
+    let (before, gone) = (states(call, model), restore(call, model, book)?);
     let left: Vec<Held> = book.iter().filter(|held| !gone.contains(held)).cloned().collect();
-    Some(settling(call, model, left))
+    let states = [before, states(call, model)];
+    Some(settling(call, model, left).map(|decided| with_lives(call, &states, model, decided)))
 }
 
 fn settling(call: &Call, model: &mut Model, mut book: Vec<Held>) -> Result<Decided, Error> {

@@ -123,7 +123,7 @@ class _Window:
     """
 
     def __init__(self) -> None:
-        self.count = self.end = 0
+        self.count = self.begun = self.end = 0
 
     def set(self, fixed: Fixed, share: int) -> _Window:
         self.limit, self.window = max(1, fixed.limit // share), fixed
@@ -147,7 +147,7 @@ class _Window:
         if now >= self.end:
             if quantity <= 0:
                 return
-            self.count, self.end = 0, self.end_of(now)
+            self.count, self.begun, self.end = 0, now, self.end_of(now)
         elif quantity > 0 and isinstance(self.window.per, Total):
             self.end = max(self.end, self.end_of(now))
         self.count = max(0, self.count + quantity)
@@ -348,7 +348,7 @@ class _Part:
 
     end: int
     window: int = 0
-    """The end of the window from which the units were taken."""
+    """The beginning of the window from which the units were taken."""
     units: int = 0
     earlier: int = 0
     """The units of windows that have ended."""
@@ -444,13 +444,13 @@ class LocalLimiters:
                     part = self.held.setdefault((hold.key, take.key), {})[hold.owner] = _Part(end)
                 state = states[take.key]
                 if units and isinstance(state, _Window) and not (part.units and _is_of(part, state)):
-                    part.earlier, part.units, part.window = part.earlier + part.units, 0, state.end
+                    part.earlier, part.units, part.window = part.earlier + part.units, 0, state.begun
                 part.end = end
                 if units:
                     part.units, part.last, part.taken_at = part.units + units, units, now
                     part.owed_until = now + look(take, 0, 0).reset
                 if isinstance(state, _Window) and isinstance(state.window.per, Total):
-                    state.end = part.window = max(state.end, end)
+                    state.end = max(state.end, end)
 
     def _run_out(
         self, hold: Hold, takes: tuple[Take, ...], states: dict[Key, State], now: int, *, forget: bool = True
@@ -640,8 +640,8 @@ _NOTHING = _Part(0, -1)
 
 
 def _is_of(part: _Part, window: _Window) -> bool:
-    """Whether the units of a part were taken from a window. A total has no end of its own."""
-    return part.window == window.end or (isinstance(window.window.per, Total) and part is not _NOTHING)
+    """Whether the units of a part were taken from a window."""
+    return part.window == window.begun
 
 
 def _late(pools: tuple[tuple[Take, ...], ...], look: Looking) -> tuple[tuple[Take, ...], ...]:
