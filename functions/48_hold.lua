@@ -319,7 +319,7 @@ function Hold.look(hold, rows, keys, count, unit)
     end
     local left = MOST_ENDED
     hold.ended, hold.own, hold.is_held, hold.others, hold.next = {}, {}, {}, {}, nil
-    hold.are_left, hold.is_idle, hold.has_lived, hold.is_mixed = {}, {}, {}, {}
+    hold.are_left, hold.is_idle, hold.has_lived, hold.are_mixed = {}, {}, {}, {}
     local has_ended_any = false
     local by_id = {}
     local owner = hold.id and Book.load_owner(key, hold.id, hold.period and 0 or MOST_UNNAMED)
@@ -343,7 +343,6 @@ function Hold.look(hold, rows, keys, count, unit)
                 local own = row.limit.idle and hold.id or nil
                 local ended, till, is_held, are_left = Book.ends_of(key, name, own, left)
                 left, hold.is_held[k], hold.are_left[k] = left - #ended, is_held, are_left
-                hold.is_mixed[k] = till and not (now < till)
                 hold.next = till and (hold.next and smaller(hold.next, till) or till) or hold.next
                 for i = 1, #ended do
                     local id = ended[i]
@@ -368,8 +367,10 @@ function Hold.look(hold, rows, keys, count, unit)
                 for i = 1, #hold.ended[k] do
                     hold.is_idle[k] = hold.is_idle[k] or is_idle(hold.ended[k][i])
                 end
-                hold.has_lived[k] = hold.is_idle[k] and Book.has_lived(key, name)
-                hold.is_mixed[k] = hold.is_mixed[k] and not hold.has_lived[k]
+                local are_more = till and not (now < till)
+                hold.has_lived[k] = (hold.is_idle[k] or are_more) and Book.has_lived(key, name)
+                -- Parts of an earlier life that are left must not be taken for parts of the present one.
+                hold.are_mixed[k] = are_more and not hold.has_lived[k]
             end
             has_ended_any = has_ended_any or hold.ended[k][1] ~= nil
         end
@@ -698,7 +699,7 @@ function Hold.plan(hold, rows, keys, count, verb, taken)
             if hold.is_idle[k] or is_idle(hold.own[k]) then
                 hold.idle[#hold.idle + 1] = { name = keys[k] }
             end
-        elseif ends and not hold.is_mixed[k] then
+        elseif ends and not hold.are_mixed[k] then
             hold.idle[#hold.idle + 1] = { name = keys[k], latest = millis_of(ends) }
         end
     end

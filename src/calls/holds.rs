@@ -60,8 +60,8 @@ struct Of<'c> {
     is_held: bool,
     /// Whether other owners hold something after the call.
     are_left: bool,
-    /// Whether a total that is forgotten when it is idle has lived without a break, where parts of it have
-    /// run out.
+    /// Whether a total that is forgotten when it is idle has lived without a break, if parts of it have run
+    /// out.
     has_lived: bool,
 }
 
@@ -205,7 +205,9 @@ impl<'c> Seen<'_, '_, 'c> {
                 of.ended.push(part.ok_or(hold::FOREIGN)?);
                 other.remove_ended(name, *now);
             }
-            of.has_lived = of.ended.iter().any(Part::is_idle) && book.has_lived(name, *now);
+            let some_have_ended =
+                of.ended.iter().any(Part::is_idle) || of.next.is_some_and(|next| next <= *now);
+            of.has_lived = some_have_ended && book.has_lived(name, *now);
         }
         Ok(())
     }
@@ -465,8 +467,10 @@ impl<'c> Seen<'_, '_, 'c> {
             let expiry = took.get(at).and_then(|took| took.filter(|took| took.origin == IDLE)?.expiry);
             if of.are_left || self.owner.as_ref().is_some_and(|owner| owner.holds(of.name)) {
                 // Parts of an earlier life that are left must not be taken for parts of the present one.
-                let is_mixed = !of.has_lived && of.next.is_some_and(|next| next <= self.now);
-                idle.extend(expiry.filter(|_| !is_mixed).map(|expiry| (of.name, Some(expiry.unsigned_abs()))));
+                let are_mixed = !of.has_lived && of.next.is_some_and(|next| next <= self.now);
+                if let Some(expiry) = expiry.filter(|_| !are_mixed) {
+                    idle.push((of.name, Some(expiry.unsigned_abs())));
+                }
             } else if of.is_idle() {
                 idle.push((of.name, None));
             }
