@@ -4,7 +4,6 @@
 //! `ZRANGE` and `ZCOUNT`, which take logarithmic time and publish no events.
 
 use core::ffi::{CStr, c_int};
-use core::ops::RangeInclusive;
 use core::ptr::NonNull;
 
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
@@ -118,18 +117,33 @@ impl<'c> Key<'_, 'c> {
         Some(found)
     }
 
-    /// Reads the members with these scores in their order, those of one score in the order of their bytes, or
-    /// from the last one back, until `read` returns false.
+    /// Reads the members with this score in the order of their bytes, or from the last one back, until `read`
+    /// returns false.
     ///
     /// Cost: O(log n), and O(1) for each member.
     #[inline]
-    pub fn at(&self, scores: RangeInclusive<u64>, side: Side, mut read: impl FnMut(&[u8]) -> bool) {
+    pub fn at_score(&self, score: u64, side: Side, read: impl FnMut(&[u8]) -> bool) {
+        let score = double(score);
+        self.at_scores([score, score], side, read);
+    }
+
+    /// Reads all members with a score up to `highest`.
+    ///
+    /// Cost: O(log n), and O(1) for each member.
+    pub fn up_to(&self, highest: u64, mut read: impl FnMut(&[u8])) {
+        self.at_scores([f64::NEG_INFINITY, double(highest)], Side::First, |member| {
+            read(member);
+            true
+        });
+    }
+
+    #[inline]
+    fn at_scores(&self, [lowest, highest]: [f64; 2], side: Side, mut read: impl FnMut(&[u8]) -> bool) {
         const INCLUDED: c_int = 0;
         if self.ptr.get().is_null() {
             return;
         }
         let (api, ctx, ptr) = (self.api, self.call.ctx.as_ptr(), self.ptr.get());
-        let (lowest, highest) = (double(*scores.start()), double(*scores.end()));
         let (seek, step) = match side {
             Side::First => (api.zset_first, api.zset_next),
             Side::Last => (api.zset_last, api.zset_previous),

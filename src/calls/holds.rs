@@ -26,9 +26,6 @@ use crate::outcome::FEW;
 use crate::store::hold::{Book, Lasting, Owner};
 use crate::tally;
 
-/// Where units of a total were taken that is forgotten when it is idle.
-const IDLE: Origin = Origin::Total { idles: true };
-
 /// The option of a call, and its key.
 pub struct Hold<'c> {
     pub key: Arg<'c>,
@@ -82,6 +79,8 @@ pub struct Seen<'k, 'h, 'c> {
     owner: Option<Owner<'c>>,
     /// Other owners whose parts have run out, by their names.
     others: BTreeMap<Vec<u8>, Owner<'static>>,
+    /// Whether a limiter, or a part that is read, is a total that is forgotten when it is idle.
+    has_idle: bool,
     now: Instant,
 }
 
@@ -127,7 +126,8 @@ impl<'c> Hold<'c> {
             has_lived: false,
         });
         let of = of.collect();
-        let mut seen = Box::new(Seen { hold: self, book, of, owner: None, others: BTreeMap::new(), now });
+        let others = BTreeMap::new();
+        let mut seen = Box::new(Seen { hold: self, book, of, owner: None, others, has_idle: false, now });
         let mut left = MOST_ENDED;
         if let Some(id) = self.option.id {
             let names = limiters.clone().map(|held| held.name);
@@ -142,7 +142,10 @@ impl<'c> Hold<'c> {
                         left = left.saturating_sub(usize::from(matches!(limiter, Limiter::Fixed(_))));
                         owner.remove_ended(name, now);
                     }
-                    own => of.own = own,
+                    own => {
+                        seen.has_idle |= own.is_some_and(|part| part.is_idle());
+                        of.own = own;
+                    }
                 }
             }
             seen.owner = Some(owner);
@@ -178,11 +181,12 @@ impl<'c> Seen<'_, '_, 'c> {
     where
         'c: 'a,
     {
-        let Self { book, of, owner, others, now, .. } = self;
+        let Self { book, of, owner, others, has_idle, now, .. } = self;
         let limiters = limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of)));
         for (Held { name, limiter }, of) in limiters {
             let idles = matches!(limiter, Limiter::Fixed(window) if window.limit.idles());
             let own = owner.as_ref().map(|owner| &*owner.id).filter(|_| idles);
+            *has_idle |= idles;
             let ends = book.ends(name, own, *now, *left)?;
             (of.next, of.is_held, of.are_left) = (ends.next, ends.are_some, ends.are_left);
             *left = left.saturating_sub(ends.ended.len());
@@ -205,9 +209,10 @@ impl<'c> Seen<'_, '_, 'c> {
                 of.ended.push(part.ok_or(hold::FOREIGN)?);
                 other.remove_ended(name, *now);
             }
-            let some_have_ended =
-                of.ended.iter().any(Part::is_idle) || of.next.is_some_and(|next| next <= *now);
-            of.has_lived = some_have_ended && book.has_lived(name, *now);
+            if !of.ended.is_empty() || of.next.is_some_and(|next| next <= *now) {
+                *has_idle |= of.is_idle();
+                of.has_lived = *has_idle && book.has_lived(name, *now);
+            }
         }
         Ok(())
     }
@@ -339,6 +344,7 @@ impl<'c> Seen<'_, '_, 'c> {
     }
 
     /// The state of a window after the units that have run out have come back.
+    #[inline]
     fn restored(&self, index: usize, state: Option<Counter>, now: Instant) -> Option<Counter> {
         let Some(counter) = state.filter(|counter| now < counter.end) else { return state };
         let Some(of) = self.of.get(index).filter(|_| !faults::forgets_holds()) else { return state };
@@ -462,9 +468,13 @@ impl<'c> Seen<'_, '_, 'c> {
     /// Writes the parts of all owners, and counts the owners whose units have run out.
     fn save(&mut self, lasting: Lasting, took: &[Option<Took>]) -> Option<Announcement<'c>> {
         tally::HOLDS_RUN_OUT.add(self.owners().filter(|owner| owner.has_run_out).count());
-        let mut idle = SmallVec::<[_; FEW]>::new();
-        for (at, of) in self.of.iter().enumerate() {
-            let expiry = took.get(at).and_then(|took| took.filter(|took| took.origin == IDLE)?.expiry);
+        let mut idle = Vec::new();
+        for (at, of) in self.of.iter().enumerate().filter(|_| self.has_idle) {
+            let expiry = match took.get(at) {
+                Some(Some(Took { origin: Origin::Total { idles: true }, expiry, .. })) => *expiry,
+                _ if of.is_idle() => None,
+                _ => continue,
+            };
             if of.are_left || self.owner.as_ref().is_some_and(|owner| owner.holds(of.name)) {
                 // Parts of an earlier life that are left must not be taken for parts of the present one.
                 let are_mixed = !of.has_lived && of.next.is_some_and(|next| next <= self.now);

@@ -250,7 +250,7 @@ impl<'k, 'c> Book<'k, 'c> {
         }
         let (id, slots) = (&*owner.id, &mut owner.record);
         let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
-        self.key.at(score..=score, Side::First, |member| {
+        self.key.at_score(score, Side::First, |member| {
             if let Some(record) = member::read_record(member, id) {
                 is_broken |= record.is_err();
                 let parts = record.unwrap_or_default().into_iter();
@@ -290,8 +290,7 @@ impl<'k, 'c> Book<'k, 'c> {
     /// A part of `id` that is not in its record.
     fn further(&self, id: &[u8], key: &[u8]) -> Option<Part> {
         let mut found = None;
-        let score = member::of_further(id, key);
-        self.key.at(score..=score, Side::First, |member| {
+        self.key.at_score(member::of_further(id, key), Side::First, |member| {
             found = member::read_further(member, id, key);
             found.is_none()
         });
@@ -310,7 +309,7 @@ impl<'k, 'c> Book<'k, 'c> {
         }
         let score = member::of_key(key);
         // Parts that were taken before the clock was set back are behind all others.
-        self.key.at(score..=score, Side::Last, |member| match member::read_end(member) {
+        self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
             Some(end) if end.key != key => true,
             Some(end) => {
                 ends.are_some = true;
@@ -322,17 +321,13 @@ impl<'k, 'c> Book<'k, 'c> {
             }
         });
         if ends.are_some && ends.next.is_none() {
-            self.key.at(score..=score, Side::First, |member| match member::read_end(member) {
+            self.key.at_score(score, Side::First, |member| match member::read_end(member) {
                 Some(end) if end.key != key || end.is_ahead(now) => true,
                 Some(end) if end.end <= now => ends.add(end.id, now, most),
-                Some(end) => {
-                    ends.next = ends.next.or(Some(end.end));
-                    ends.are_left = own != Some(end.id);
+                end => {
+                    ends.next = ends.next.or(end.map(|end| end.end));
+                    (ends.are_left, is_broken) = (end.is_none_or(|end| own != Some(end.id)), end.is_none());
                     !ends.are_left
-                }
-                None => {
-                    is_broken = true;
-                    false
                 }
             });
         }
@@ -436,16 +431,19 @@ impl<'k, 'c> Book<'k, 'c> {
         } else if parts != self.parts {
             known.push((&PARTS, parts));
         }
-        let goes = u64::try_from(gone.len().saturating_add(removed.len())).unwrap_or(u64::MAX);
-        if parts == 0 && self.key.members() > goes {
+        if parts == 0
+            && self.key.members() > u64::try_from(gone.len().saturating_add(removed.len())).unwrap_or(0)
+        {
             // Where a key was a total once, and parts of another limiter have taken the place of its parts.
-            self.key.at(1..=member::HIGHEST_NUMBER, Side::First, |member| {
+            self.key.up_to(member::HIGHEST_NUMBER, |member| {
                 left.extend(member.starts_with(b"idle ").then(|| member.to_vec()));
-                true
             });
             left.retain(|member| removed.iter().all(|(_, gone)| gone != member));
         }
-        gone.extend(removed.iter().map(|(_, member)| &**member).chain(left.iter().map(Vec::as_slice)));
+        gone.extend(removed.iter().map(|(_, member)| &**member));
+        if !left.is_empty() {
+            gone.extend(left.iter().map(Vec::as_slice));
+        }
         if added.is_empty() && gone.is_empty() && known.is_empty() && lives == Lives::AsBefore
             || parts == 0 && is_new
         {
