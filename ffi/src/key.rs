@@ -459,9 +459,9 @@ impl Access {
         Err(Error::Busy)
     }
 
-    /// Closes a key that has expired by being opened.
+    /// Closes a key that was opened after the last event, or has expired by being opened.
     #[cold]
-    fn close(call: &Call, ptr: *mut RedisModuleKey) {
+    pub(super) fn close(call: &Call, ptr: *mut RedisModuleKey) {
         // SAFETY: `ptr` is the open key, or null, which the server ignores. No other module has acted since.
         unsafe { (call.api.close_key)(ptr) };
     }

@@ -298,6 +298,7 @@ impl<'c> Key<'_, 'c> {
         let reply = self.call.query(command, self.name, words);
         self.ptr.set(self.access.open(self.call, self.name));
         if events::expired() != expired {
+            Access::close(self.call, self.ptr.replace(core::ptr::null_mut()));
             return Err(Handles::lose());
         }
         let is_in_use = self.access == Access::Write && self.ptr.get().is_null();
