@@ -216,15 +216,14 @@ impl Plan {
         let mut settle = MSettle::new();
         let quantities = self.with_quantities(Some(used)).zip(self.with_quantities(Some(held)));
         let quantities: Vec<_> = quantities.map(|((member, used), (_, held))| (member, used, held)).collect();
-        // With a log, the server would refuse larger usage, and then charge nothing.
-        let [most_used, most_logged] = [log::LIMIT.max, log::QUANTITY.max].map(i64::unsigned_abs);
+        // The server would refuse larger usage, and then charge nothing.
         for pool in quantities.chunk_by(|_, (next, ..)| next.join == Join::Spill) {
-            let is_log = |(member, ..): &(&Member, _, _)| matches!(member.limit, Limit::Log(_));
+            let mut most = pool.iter().map(|(member, ..)| member.limit.most_used()).min().unwrap_or(u64::MAX);
             // The last limiter is charged what does not fit the others.
-            let (ends, has) = (pool.last().is_some_and(is_log), pool.iter().any(is_log));
-            for &(Member { key, limit, join, .. }, Units(used), Units(held)) in pool {
-                let most = if has { most_used } else { u64::MAX };
-                let most = if ends { most.min(held.saturating_add(most_logged)) } else { most };
+            if let Some((Member { limit: Limit::Log(_), .. }, _, Units(held))) = pool.last() {
+                most = most.min(held.saturating_add(log::QUANTITY.max.unsigned_abs()));
+            }
+            for &(Member { key, limit, join, .. }, Units(used), _) in pool {
                 settle = join.to(settle).limit(key, *limit, Difference::Used(Units(used.min(most))));
             }
         }

@@ -4,6 +4,7 @@
 use crate::{Answer, Decision};
 use crate::{Bucket, Fixed, Gcra, Quantity, Rate};
 use redis::{Cmd, RedisResult};
+use redis_cell_core::log;
 #[cfg(feature = "tower")]
 use std::time::Duration;
 
@@ -72,6 +73,19 @@ impl Limit {
             Self::Window(limit) => Self::Window(fewer(limit)),
             Self::Log(limit) => Self::Log(fewer(limit)),
         }
+    }
+
+    /// Returns the largest usage that a call can settle: of a rate, its units of 146 years.
+    pub(crate) fn most_used(self) -> u64 {
+        let (capacity, rate) = match self {
+            Self::Throttle(limit) => (limit.max_burst.saturating_add(1), limit.rate),
+            Self::Funnel(limit) | Self::Bucket(limit) => (limit.capacity, limit.rate),
+            Self::Log(_) => return log::LIMIT.max.unsigned_abs(),
+            Self::Fixed(_) | Self::Window(_) => return i64::MAX.unsigned_abs(),
+        };
+        let nanos = u128::from(i64::MAX.unsigned_abs()).div_euclid(2).saturating_mul(rate.count.into());
+        let units = nanos.checked_div(rate.period.as_nanos()).map(u64::try_from);
+        units.and_then(Result::ok).unwrap_or(u64::MAX).max(capacity)
     }
 
     /// Returns the word of the limit in `CL.MTAKE`.

@@ -126,6 +126,13 @@ fn usage_beyond_the_largest_quantity_is_charged_as_far_as_possible() {
     held.used(Units(20_000));
     let rows = held.settle().unwrap().unwrap().each;
     assert!(rows.iter().all(|row| row.remaining == 0), "{rows:?}");
+    let guard = blocking(server.port(), Backend::Module, WhenUnavailable::FailOpen);
+    let slow =
+        Account::new(guard, "{a}:holds").pool("{a}:slow", Rate::per_day(1)).also("{a}:all", total(1_000_000));
+    let held = slow.hold("slow", Units(1)).unwrap();
+    held.used(Units(100_000)); // of 273 years
+    let rows = held.settle().unwrap().unwrap().each;
+    assert_eq!([rows[0].remaining, rows[1].remaining], [0, 900_000], "{rows:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
