@@ -47,8 +47,8 @@
 //! the number       totals                                        how many are of permanent totals
 //! a millisecond    until                                         the expiry that the other parts need, while
 //!                                                                the key has none because of a total
-//! a millisecond    idle <length> <key>                           the expiry that the last call that named the
-//!                                                                holds gave the key of a total with parts
+//! a millisecond    idle <length> <key>                           the expiry that the last call with the key
+//!                                                                of holds gave to a total with an idle time
 //! ```
 //!
 //! A part is `<length> <key> <end> <period>` and one of the following. `-` stands in place of the end and the

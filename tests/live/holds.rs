@@ -285,8 +285,7 @@ fn what_is_held_of_a_total_comes_back_with_idle_and_without() {
     }
 }
 
-/// Units of an earlier life of a total do not come back to the present one, nor to one that only other calls may have
-/// kept alive.
+/// Units of an earlier life of a total do not come back to the present one.
 #[test]
 fn what_was_held_of_a_total_that_was_forgotten_does_not_come_back() {
     let (_server, mut client) = Server::with_client();
