@@ -11,7 +11,7 @@ use crate::proto::aggregated_discovery_service_client::AggregatedDiscoveryServic
 use crate::proto::config::RateLimitConfig;
 use crate::proto::{DiscoveryRequest, DiscoveryResponse, ErrorDetail, Node};
 use crate::settings::{Xds, with_causes};
-use crate::watch::apply;
+use crate::watch::{apply, unchanged};
 use prost::Message as _;
 use prost_reflect::SerializeOptions;
 use prost_types::{Any, Struct, value};
@@ -56,12 +56,12 @@ pub async fn watch(decider: Arc<Decider>, xds: Xds, merge: bool, loaded: watch::
                 });
                 let error = error.await;
                 failures = failed;
-                tracing::error!("the rules stay as they are: {}: {error}", xds.address);
+                unchanged(&decider, format_args!("{}: {error}", xds.address));
                 backoff(&xds, failures)
             }
             Err(error) => {
                 let error = with_causes(error.as_ref());
-                tracing::error!("the rules stay as they are: {}: {error}", xds.address);
+                unchanged(&decider, format_args!("{}: {error}", xds.address));
                 xds.retry
             }
         };
@@ -174,7 +174,7 @@ fn received(decider: &Decider, response: &DiscoveryResponse, merge: bool) -> Res
         Ok((config.name.clone(), yaml(&config)?))
     };
     let files = response.resources.iter().map(file).collect::<Result<Vec<_>, _>>();
-    let files = files.inspect_err(|error| tracing::error!("the rules stay as they are: {error}"))?;
+    let files = files.inspect_err(|error| unchanged(decider, error))?;
     apply(decider, &files, merge)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }

@@ -158,7 +158,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-token:secret"),
     ];
     let mut process = start(&server, &format!("127.0.0.1:{port}"), &settings);
-    tokio::task::block_in_place(|| process.logged("the rules stay as they are: "));
+    tokio::task::block_in_place(|| process.logged(&format!("there are still no rules: 127.0.0.1:{port}: ")));
     // Without rules, nothing is served.
     assert!(!process.log().contains("gRPC on"), "{}", process.log());
     let mut plane = ControlPlane::at(socket, None);
@@ -182,7 +182,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
         plane.send("1", vec![limits(2, Unit::Year)]).await,
         ("1".into(), "nonce 1".into(), String::new())
     );
-    let service = tokio::task::block_in_place(|| Service::of(process));
+    let mut service = tokio::task::block_in_place(|| Service::of(process));
     let client = service.client().await;
     assert_eq!(client.admitted(4, &["k=1"]).await, 2);
     let nested = async |value: &str| client.admitted(3, &[&format!("k=2,below={value}")]).await;
@@ -212,6 +212,8 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     // The rules stay without the control plane, and are those of the next one.
     drop(plane);
     assert_eq!(client.admitted(7, &["k=3"]).await, 5);
+    let lost = format!("the rules stay as they are: 127.0.0.1:{port}: ");
+    tokio::task::block_in_place(|| service.process.logged(&lost));
     let mut plane = ControlPlane::at(bound(port), None);
     assert_eq!(plane.request().await.1.version_info, "", "versions of the former one mean nothing");
     assert_eq!(plane.send("1", vec![limits(6, Unit::Year)]).await.0, "1");
