@@ -205,15 +205,18 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     assert!(plane.send("2", vec![unreadable]).await.2.contains("cannot be read"));
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     assert_eq!(client.admitted(2, &["k=1"]).await, 0);
+    assert_eq!(service.loads(), (1, 3), "each that cannot be applied is counted");
     // A limit that is raised continues with what is used.
     assert_eq!(plane.send("3", vec![limits(5, Unit::Year)]).await.0, "3");
     assert_eq!(client.admitted(4, &["k=1"]).await, 3);
 
     // The rules stay without the control plane, and are those of the next one.
+    let responses = plane.streams.responses.lock().unwrap().clone().unwrap();
+    responses.send(Err(Status::permission_denied("no token"))).await.unwrap();
+    let lost = format!("the rules stay as they are: 127.0.0.1:{port}: PermissionDenied: no token");
+    tokio::task::block_in_place(|| service.process.logged(&lost));
     drop(plane);
     assert_eq!(client.admitted(7, &["k=3"]).await, 5);
-    let lost = format!("the rules stay as they are: 127.0.0.1:{port}: ");
-    tokio::task::block_in_place(|| service.process.logged(&lost));
     let mut plane = ControlPlane::at(bound(port), None);
     assert_eq!(plane.request().await.1.version_info, "", "versions of the former one mean nothing");
     assert_eq!(plane.send("1", vec![limits(6, Unit::Year)]).await.0, "1");
