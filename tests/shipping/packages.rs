@@ -31,13 +31,14 @@ macro_rules! tests_with {
         }
 
         #[test]
-        fn removing_the_package_warns_of_the_line() {
+        fn the_package_knows_whether_its_line_is_there() {
             let machine = Machine::start($server);
             machine.configure();
-            let family = machine.family;
-            let expected = format!("take the line with libredis_cell.so out of /etc/{family}/{family}.conf");
+            let file = format!("libredis_cell.so {{}} /etc/{0}/{0}.conf", machine.family);
             let seen = machine.apt_get("remove redis-cell");
-            assert!(seen.contains(&expected), "{seen}");
+            assert!(seen.contains(&format!("take the line with {}", file.replace("{}", "out of"))), "{seen}");
+            let seen = machine.install();
+            assert!(seen.contains(&format!("keep only this line with {}", file.replace("{}", "in"))), "{seen}");
         }
 
         #[test]
