@@ -38,7 +38,10 @@ macro_rules! tests_with {
             let seen = machine.apt_get("remove redis-cell");
             assert!(seen.contains(&format!("take the line with {}", file.replace("{}", "out of"))), "{seen}");
             let seen = machine.install();
-            assert!(seen.contains(&format!("keep only this line with {}", file.replace("{}", "in"))), "{seen}");
+            assert!(
+                seen.contains(&format!("keep only this line with {}", file.replace("{}", "in"))),
+                "{seen}"
+            );
         }
 
         #[test]
