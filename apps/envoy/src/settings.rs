@@ -143,7 +143,7 @@ impl File {
     fn certificates(&self, pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
         let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
         match found.map_err(|error| invalid(self, error))? {
-            none if none.is_empty() => Err(invalid(self, "has no certificate")),
+            none if none.is_empty() => Err(invalid(self, "has no certificate in PEM form")),
             found => Ok(found),
         }
     }
@@ -171,7 +171,7 @@ impl Tls {
         if let Some((certificate, key)) = &self.own {
             let (chain, secret) = (certificate.read()?, key.read()?);
             let read = PrivateKeyDer::from_pem_slice(&secret).map_err(|error| match error {
-                pem::Error::NoItemsFound => invalid(key, "has no private key"),
+                pem::Error::NoItemsFound => invalid(key, "has no private key in PEM form without a password"),
                 error => invalid(key, error),
             })?;
             let pair = CertifiedKey::from_der(certificate.certificates(&chain)?, read, &default_provider());

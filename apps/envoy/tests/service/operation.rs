@@ -412,7 +412,10 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
         let error = format!("{key_name}: {key}: is not the key of {own_name}: {own}\n");
         assert!(code == Some(1) && text.ends_with(&error), "{text}");
         let [both, none] = [(key_name, own.as_str()), (authority, key.as_str())];
-        for (wrong, error) in [(both, "has no private key"), (none, "has no certificate")] {
+        for (wrong, error) in [
+            (both, "has no private key in PEM form without a password"),
+            (none, "has no certificate in PEM form"),
+        ] {
             let (code, text) =
                 output(&mut command(folder.path(), "127.0.0.1:1", &[&tls[..], &[wrong]].concat()));
             assert!(

@@ -413,7 +413,7 @@ async fn both_sides_can_be_encrypted() {
     let late = service.encrypted_client(&present, Some((&own.0, &own.1))).await.unwrap();
     assert_eq!(late.admitted(1, &["k=3"]).await, 1);
     let kept = format!(
-        "certificates are still used: GRPC_SERVER_TLS_CERT: {}: has no certificate",
+        "certificates are still used: GRPC_SERVER_TLS_CERT: {}: has no certificate in PEM form",
         file("grpc.pem")
     );
     assert!(service.process.log().contains(&kept), "{}", service.process.log());
@@ -485,8 +485,8 @@ async fn new_certificates_hold_for_new_connections_to_the_server() {
         let other = std::fs::read(file("redis.key")).unwrap();
         let mismatch = format!("is not the key of REDIS_TLS_CLIENT_CERT: {own}");
         for (variable, path, wrong, why) in [
-            ("REDIS_TLS_CACERT", &authority, &other, "has no certificate"),
-            ("REDIS_TLS_CLIENT_CERT", &own, &other, "has no certificate"),
+            ("REDIS_TLS_CACERT", &authority, &other, "has no certificate in PEM form"),
+            ("REDIS_TLS_CLIENT_CERT", &own, &other, "has no certificate in PEM form"),
             ("REDIS_TLS_CLIENT_KEY", &key, &other, &mismatch),
         ] {
             let former = std::fs::read(path).unwrap();
