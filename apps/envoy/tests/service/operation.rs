@@ -408,20 +408,15 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
             (own_name, &own),
             (key_name, &key),
         ];
-        let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &tls));
-        let error = format!("{key_name}: {key}: is not the key of {own_name}: {own}\n");
-        assert!(code == Some(1) && text.ends_with(&error), "{text}");
-        let [both, none] = [(key_name, own.as_str()), (authority, key.as_str())];
-        for (wrong, error) in [
-            (both, "has no private key in PEM form without a password"),
-            (none, "has no certificate in PEM form"),
+        let mismatch = format!("is not the key of {own_name}: {own}");
+        for (name, file, error) in [
+            (key_name, &*key, &*mismatch),
+            (key_name, &own, "has no private key in PEM form without a password"),
+            (authority, &key, "has no certificate in PEM form"),
         ] {
-            let (code, text) =
-                output(&mut command(folder.path(), "127.0.0.1:1", &[&tls[..], &[wrong]].concat()));
-            assert!(
-                code == Some(1) && text.ends_with(&format!("{}: {}: {error}\n", wrong.0, wrong.1)),
-                "{text}"
-            );
+            let settings = [&tls[..], &[(name, file)]].concat();
+            let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &settings));
+            assert!(code == Some(1) && text.ends_with(&format!("{name}: {file}: {error}\n")), "{text}");
         }
     }
     let (code, text) = output(&mut command(folder.path(), "redis://127.0.0.1:1", &[("REDIS_TLS", "true")]));
