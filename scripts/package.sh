@@ -66,7 +66,7 @@ library=$(scripts/functions.sh)
 
 # documents FOLDER: copies the README, everything that it links to, and the function library as one file.
 documents() {
-    tar -c --exclude __pycache__ README*.md SECURITY.md docs examples | tar -x -C "$1"
+    tar -c --exclude __pycache__ --exclude venv README*.md SECURITY.md docs examples | tar -x -C "$1"
     install -D "$library" "$1/functions/redis_cell.lua"
     chmod -R u=rwX,go=rX "$1"
 }

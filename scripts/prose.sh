@@ -7,7 +7,7 @@ export LC_ALL=C.UTF-8 # widths are counted in characters
 files() {
     local names=()
     for name in "$@"; do names+=(-o -name "$name"); done
-    find . \( -name target -o -name .git -o -name __pycache__ \) -prune -o -type f \( "${names[@]:1}" \) -print | sort
+    find . \( -name target -o -name venv -o -name .git -o -name __pycache__ \) -prune -o -type f \( "${names[@]:1}" \) -print | sort
 }
 
 # wide COLUMNS FILTER FILE...: prints lines that are too long. FILTER, a sed script, first removes text without a limit.

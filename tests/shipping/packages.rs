@@ -31,13 +31,19 @@ macro_rules! tests_with {
         }
 
         #[test]
-        fn removing_the_package_warns_of_the_line() {
+        fn the_package_knows_whether_its_line_is_there() {
             let machine = Machine::start($server);
             machine.configure();
-            let family = machine.family;
-            let expected = format!("take the line with libredis_cell.so out of /etc/{family}/{family}.conf");
-            let seen = machine.apt_get("remove redis-cell");
-            assert!(seen.contains(&expected), "{seen}");
+            let file = format!("/etc/{0}/{0}.conf", machine.family);
+            let include = "include /usr/share/doc/redis-cell/examples/redis-cell.conf";
+            for line in ["loadmodule ", include] {
+                let seen = machine.apt_get("remove redis-cell");
+                let warns = seen.contains(&format!("take this out of {file}, or the server will not start"));
+                assert!(warns && seen.contains(&format!("\n{line}")), "{seen}");
+                let seen = machine.install();
+                assert!(seen.contains(&format!("keep only this line for the module in {file}")), "{seen}");
+                machine.shell(&format!("sed -i 's,^loadmodule .*libredis_cell.*,{include},' {file}"));
+            }
         }
 
         #[test]

@@ -121,8 +121,7 @@ fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
 fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
     let mut server = Server::builder().max_connection_age_grace(settings.max_connection_age_grace);
     if let Some(tls) = &settings.grpc_tls {
-        let wrong =
-            |error| format!("GRPC_SERVER_USE_TLS with {}: {}", tls.names(), settings::with_causes(&error));
+        let wrong = |error| format!("GRPC_SERVER_USE_TLS: {}", settings::with_causes(&error));
         server = server.tls_config(certificates(tls)?).map_err(wrong)?;
     }
     if let Some(age) = settings.max_connection_age {
@@ -168,11 +167,10 @@ fn socket(path: &Path) -> io::Result<UnixListener> {
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::default());
-    let connection = server::connect(&settings.servers, &metrics);
-    let connection = connection.map_err(|error| match &settings.servers.tls {
-        Some(tls) => format!("REDIS_TLS with {}: {error}", tls.names()),
-        None => error.to_string(),
-    })?;
+    let of_plane = settings.xds.as_ref().and_then(|xds| xds.tls.as_ref());
+    let tls = [settings.grpc_tls.as_ref(), settings.servers.tls.as_ref(), of_plane];
+    tls.into_iter().flatten().try_for_each(|tls| tls.read().map(drop))?;
+    let connection = server::connect(&settings.servers, &metrics)?;
     let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
     let merge = settings.merge_domains;
     if let Some(xds) = &settings.xds {

@@ -143,6 +143,11 @@ fn single(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResu
     let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let info = info.set_redis_settings(protocol);
     match certificates {
+        Some(_) if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => Err((
+            ErrorKind::InvalidClientConfig,
+            "REDIS_URL: must begin with rediss://, as REDIS_TLS is true",
+        )
+            .into()),
         Some(certificates) => Client::build_with_tls(info, certificates),
         None => Client::open(info),
     }

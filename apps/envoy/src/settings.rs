@@ -3,8 +3,13 @@
 use crate::duration;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use rustls::RootCertStore;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use std::error::Error;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -96,13 +101,22 @@ pub struct Servers {
 /// A user, or none for the default user, and a password.
 pub type Auth = (Option<String>, String);
 
-/// Certificates, as paths of PEM files.
+/// Certificates, as PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// The authority of the other side. `None` means the system's authorities, or no check of clients.
-    pub authority: Option<PathBuf>,
+    pub authority: Option<File>,
     /// The certificate of this side, and its key.
-    pub own: Option<(PathBuf, PathBuf)>,
+    pub own: Option<(File, File)>,
+}
+
+/// A file, and the variable that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The name of the variable.
+    pub variable: &'static str,
+    /// The path of the file.
+    pub path: PathBuf,
 }
 
 /// The contents of the files of certificates.
@@ -115,25 +129,61 @@ pub struct Pems {
     pub own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Tls {
-    /// Says which files they are.
-    pub fn names(&self) -> String {
-        let own = self.own.iter().flat_map(|(certificate, key)| [certificate, key]);
-        let names: Vec<_> = own.chain(&self.authority).map(|path| path.display().to_string()).collect();
-        if names.is_empty() { "the authorities of the system".to_owned() } else { names.join(", ") }
+impl Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.variable, self.path.display())
+    }
+}
+
+impl File {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        fs::read(&self.path).map_err(named(self))
     }
 
-    /// Reads the files as they are now.
+    fn certificates(&self, pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
+        let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        match found.map_err(|error| invalid(self, error))? {
+            none if none.is_empty() => Err(invalid(self, "has no certificate in PEM form")),
+            found => Ok(found),
+        }
+    }
+}
+
+fn invalid(name: impl Display, error: impl Display) -> io::Error {
+    named(name)(io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+impl Tls {
+    /// Reads the files as they are now, and checks them: the libraries would report some errors only when
+    /// they connect.
     ///
     /// # Errors
-    /// Returns an error that names the file that cannot be read.
+    /// Returns an error that names the variable and the file.
     pub fn read(&self) -> io::Result<Pems> {
-        let read = |path: &PathBuf| fs::read(path).map_err(named(path.display()));
-        let own = match &self.own {
-            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
-            None => None,
-        };
-        Ok(Pems { authority: self.authority.as_ref().map(read).transpose()?, own })
+        let mut pems = Pems { authority: None, own: None };
+        if let Some(file) = &self.authority {
+            let pem = file.read()?;
+            for certificate in file.certificates(&pem)? {
+                RootCertStore::empty().add(certificate).map_err(|error| invalid(file, error))?;
+            }
+            pems.authority = Some(pem);
+        }
+        if let Some((certificate, key)) = &self.own {
+            let (chain, secret) = (certificate.read()?, key.read()?);
+            let read = PrivateKeyDer::from_pem_slice(&secret).map_err(|error| match error {
+                pem::Error::NoItemsFound => invalid(key, "has no private key in PEM form without a password"),
+                error => invalid(key, error),
+            })?;
+            let pair = CertifiedKey::from_der(certificate.certificates(&chain)?, read, &default_provider());
+            pair.map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    invalid(key, format_args!("is not the key of {certificate}"))
+                }
+                error => invalid(format_args!("{certificate}, {key}"), error),
+            })?;
+            pems.own = Some((chain, secret));
+        }
+        Ok(pems)
     }
 }
 
@@ -299,8 +349,8 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         self.text(name).unwrap_or_else(|| default.to_owned())
     }
 
-    fn path(&self, name: &str) -> Option<PathBuf> {
-        self.text(name).map(PathBuf::from)
+    fn file(&self, variable: &'static str) -> Option<File> {
+        self.text(variable).map(|path| File { variable, path: path.into() })
     }
 
     fn auth(&self, name: &str) -> Option<Auth> {
@@ -330,8 +380,8 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         self.read(name, false, "true or false", flag)
     }
 
-    fn own_certificate(&mut self, certificate: &str, key: &str) -> Option<(PathBuf, PathBuf)> {
-        let both = (self.path(certificate), self.path(key));
+    fn own_certificate(&mut self, certificate: &'static str, key: &'static str) -> Option<(File, File)> {
+        let both = (self.file(certificate), self.file(key));
         if both.0.is_some() != both.1.is_some() {
             self.errors.push(format!("{certificate} and {key}: one of them is missing"));
         }
@@ -383,8 +433,8 @@ impl Settings {
             None => Address::Tcp(format!("{grpc_host}:{}", v.number::<u16>("GRPC_PORT", 8081, PORT))),
         };
         let grpc_tls = v.flag("GRPC_SERVER_USE_TLS").then(|| Tls {
-            authority: v.path("GRPC_CLIENT_TLS_CACERT"),
-            own: v.path("GRPC_SERVER_TLS_CERT").zip(v.path("GRPC_SERVER_TLS_KEY")),
+            authority: v.file("GRPC_CLIENT_TLS_CACERT"),
+            own: v.file("GRPC_SERVER_TLS_CERT").zip(v.file("GRPC_SERVER_TLS_KEY")),
         });
         if grpc_tls.as_ref().is_some_and(|tls| tls.own.is_none()) {
             v.errors
@@ -526,7 +576,7 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
         address.port().map(|_| address.to_string())
     });
     let tls = v.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS").then(|| Tls {
-        authority: v.path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+        authority: v.file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
         own: v.own_certificate("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
     });
     let pairs = |text: &str, between| {
@@ -583,7 +633,7 @@ fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
         v.errors.push("REDIS_URL: has several addresses, and REDIS_TYPE is SINGLE".to_owned());
     }
     let tls = v.flag("REDIS_TLS").then(|| Tls {
-        authority: v.path("REDIS_TLS_CACERT"),
+        authority: v.file("REDIS_TLS_CACERT"),
         own: v.own_certificate("REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"),
     });
     Servers {

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::decide::Decider;
 use crate::settings::named;
 use crate::yaml::Problem;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -61,6 +62,13 @@ pub fn replace(decider: &Decider, config: Config) {
     decider.metrics().loads.fetch_add(1, Relaxed);
 }
 
+/// Logs why the rules have not changed.
+pub fn unchanged(decider: &Decider, why: impl Display) {
+    let config = decider.config();
+    let rules = config.rules().next().map_or("there are still no rules", |_| "the rules stay as they are");
+    tracing::error!("{rules}: {why}");
+}
+
 /// Replaces the rules by these, given as names and texts, unless they have errors, which are logged.
 ///
 /// # Errors
@@ -74,7 +82,7 @@ pub fn apply(decider: &Decider, files: &[(String, String)], merge: bool) -> Resu
         Err(problems) => {
             decider.metrics().load_errors.fetch_add(1, Relaxed);
             for problem in &problems {
-                tracing::error!("the rules stay as they are: {problem}");
+                unchanged(decider, problem);
             }
             Err(problems)
         }
@@ -93,7 +101,7 @@ pub async fn watch(decider: Arc<Decider>, folder: PathBuf, merge: bool, mut load
                 // Logs each error once.
                 let text = error.to_string();
                 if text != unreadable {
-                    tracing::error!("the rules stay as they are: {text}");
+                    unchanged(&decider, &text);
                     decider.metrics().load_errors.fetch_add(1, Relaxed);
                     unreadable = text;
                 }

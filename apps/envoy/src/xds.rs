@@ -11,7 +11,7 @@ use crate::proto::aggregated_discovery_service_client::AggregatedDiscoveryServic
 use crate::proto::config::RateLimitConfig;
 use crate::proto::{DiscoveryRequest, DiscoveryResponse, ErrorDetail, Node};
 use crate::settings::{Xds, with_causes};
-use crate::watch::apply;
+use crate::watch::{apply, unchanged};
 use prost::Message as _;
 use prost_reflect::SerializeOptions;
 use prost_types::{Any, Struct, value};
@@ -19,12 +19,13 @@ use serde_json::{Value, json};
 use std::error::Error;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Extensions, Request};
+use tonic::{Extensions, Request, Status};
 
 /// The type of the configurations.
 pub const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -56,12 +57,12 @@ pub async fn watch(decider: Arc<Decider>, xds: Xds, merge: bool, loaded: watch::
                 });
                 let error = error.await;
                 failures = failed;
-                tracing::error!("the rules stay as they are: {}: {error}", xds.address);
+                unchanged(&decider, format_args!("{}: {error}", xds.address));
                 backoff(&xds, failures)
             }
             Err(error) => {
                 let error = with_causes(error.as_ref());
-                tracing::error!("the rules stay as they are: {}: {error}", xds.address);
+                unchanged(&decider, format_args!("{}: {error}", xds.address));
                 xds.retry
             }
         };
@@ -131,7 +132,7 @@ async fn follow(
     let mut plane = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(xds.most_bytes);
     let mut responses = match plane.stream_aggregated_resources(call).await {
         Ok(responses) => responses.into_inner(),
-        Err(status) => return status.to_string(),
+        Err(status) => return said(&status),
     };
     tracing::info!("the control plane is {}", xds.address);
     let mut refused = None;
@@ -139,7 +140,7 @@ async fn follow(
         let response = match responses.message().await {
             Ok(Some(response)) => response,
             Ok(None) => return "the control plane has ended the stream".to_owned(),
-            Err(status) => return status.to_string(),
+            Err(status) => return said(&status),
         };
         request.response_nonce.clone_from(&response.nonce);
         request.error_detail = match received(&response) {
@@ -163,6 +164,12 @@ async fn follow(
     }
 }
 
+/// Says what a status says, in a line without the structures of the libraries.
+fn said(status: &Status) -> String {
+    let cause = status.source().map_or_else(String::new, |source| format!(": {}", with_causes(source)));
+    format!("{:?}: {}{cause}", status.code(), status.message())
+}
+
 /// Applies a response, or returns why not.
 fn received(decider: &Decider, response: &DiscoveryResponse, merge: bool) -> Result<(), String> {
     let file = |resource: &Any| {
@@ -174,7 +181,10 @@ fn received(decider: &Decider, response: &DiscoveryResponse, merge: bool) -> Res
         Ok((config.name.clone(), yaml(&config)?))
     };
     let files = response.resources.iter().map(file).collect::<Result<Vec<_>, _>>();
-    let files = files.inspect_err(|error| tracing::error!("the rules stay as they are: {error}"))?;
+    let files = files.inspect_err(|error| {
+        decider.metrics().load_errors.fetch_add(1, Relaxed);
+        unchanged(decider, error);
+    })?;
     apply(decider, &files, merge)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }

@@ -246,7 +246,7 @@ impl Format {
         let first = sample.first().map(Vec::as_slice).unwrap_or_default();
         if first.contains(&0) {
             return Err(NoFormat(
-                "it begins like a binary file: if it is a log, name its --format".to_owned(),
+                "it begins like a binary file: if it is a log, use cell-plan --format".to_owned(),
             ));
         }
         for line in sample {
@@ -264,7 +264,7 @@ impl Format {
         if hints.columns.is_some() || header {
             return Self::csv(hints, fields, sample);
         }
-        Err(NoFormat("the format of the log is not recognized: name it with --format".to_owned()))
+        Err(NoFormat("the format of the log is not recognized: name it with cell-plan --format".to_owned()))
     }
 
     fn layout(name: &str, text: &str, hints: &Hints, fields: &Fields) -> Result<Self, NoFormat> {

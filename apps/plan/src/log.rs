@@ -180,10 +180,8 @@ impl Log {
         progress.finish_and_clear();
         drop(open);
         let Pass { report, present, span, latest_by, .. } = pass;
-        let (first, last) = span.ok_or_else(|| {
-            let first = first(report.first_unreadable.first());
-            format!("none of the {} lines can be read{first}", report.unreadable)
-        })?;
+        let (first, last) =
+            span.ok_or_else(|| none_read(report.unreadable, report.first_unreadable.first()))?;
         let several = present.len() > 1;
         for Present { file, format, names, fields } in present {
             let absent = self.fields.iter().zip(fields).find(|(_, present)| !present);
@@ -318,7 +316,7 @@ impl<'a> Reader<'a> {
         }
         let name = self.file.name();
         let shown = log.first_unreadable.iter().find(|shown| shown.at.starts_with(&format!("{name}:")));
-        Err(format!("{name}: none of the {} lines can be read{}", self.unreadable.get(), first(shown)).into())
+        Err(format!("{name}: {}", none_read(self.unreadable.get(), shown)).into())
     }
 
     /// Goes to the next line with a time, and returns that time.
@@ -460,9 +458,13 @@ fn progress(what: &str, size: u64) -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what.to_owned())
 }
 
-/// Describes the first line that could not be read.
-fn first(shown: Option<&Shown>) -> String {
-    shown.map_or_else(String::new, |shown| {
-        format!("; the first, {}, is {}: {}", shown.at, shown.why, shown.text)
-    })
+/// Says that none of these lines can be read, and shows the first.
+fn none_read(lines: u64, first: Option<&Shown>) -> String {
+    let (none, which) = match lines {
+        1 => ("the only line cannot be read".to_owned(), ["", ""]),
+        _ => (format!("none of the {lines} lines can be read"), ["the first, ", ","]),
+    };
+    let [before, after] = which;
+    let shown = first.map(|first| format!("; {before}{}{after} is {}: {}", first.at, first.why, first.text));
+    none + &shown.unwrap_or_default()
 }

@@ -329,7 +329,7 @@ fn a_check_does_not_pass_on_what_no_line_has() {
     assert!(said.contains("other (json): no line has a value for <address>"), "{said}");
     let words = [EACH_ADDRESS, &["--max-refused", "99%", "--format", "combined"]].concat();
     let said = error(&words, &[&large, &folder.file("few", "no line\n")]);
-    assert!(said.contains("few: none of the 1 lines can be read; the first, "), "{said}");
+    assert!(said.contains("few: the only line cannot be read; ") && said.contains("few:1 is "), "{said}");
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn what_cannot_be_read_is_counted_and_shown() {
     let said = error(EACH_ADDRESS, &[&folder.file("binary", "a\u{1b}[31mb,c\n1,2\n")]);
     assert!(said.contains("no field time") && !said.contains('\u{1b}'), "{said:?}");
     for (bytes, reason) in [
-        (&b"\x7fELF\0,\n{\n"[..], "it begins like a binary file: if it is a log, name its --format"),
+        (&b"\x7fELF\0,\n{\n"[..], "it begins like a binary file: if it is a log, use cell-plan --format"),
         (b"BZh\xff,a\n", "the format of the log is not recognized"),
     ] {
         let said = error(EACH_ADDRESS, &[&folder.file("binary", bytes)]);

@@ -164,7 +164,10 @@ impl Traffic {
         let (Some(start), Some(end)) =
             (calls.iter().map(|call| call.0).min(), calls.iter().map(|call| call.0).max())
         else {
-            return Err(format!("none of the {} lines can be read", unreadable.0));
+            return Err(match unreadable.0 {
+                1 => "the only line cannot be read".to_owned(),
+                lines => format!("none of the {lines} lines can be read"),
+            });
         };
         Ok(Self {
             start,

@@ -87,7 +87,12 @@ fn calls_that_are_errors_are_counted_apart() {
         assert!(shown["error"].as_str().unwrap().contains(error), "{shown}");
     }
     assert!(answer("{}").contains("missing field"));
-    assert!(picture(&json!({"pattern": "log", "log": " \n"}))["error"].as_str().unwrap().contains("paste"));
+    let of_log = |log: &str| picture(&json!({"pattern": "log", "log": log}))["error"].clone();
+    assert_eq!(of_log(" \n"), "paste the lines of an access log, or choose a file");
+    let unknown = "the format of the log is not recognized: name it with cell-plan --format";
+    assert_eq!(of_log("no format"), unknown, "the page has no options");
+    assert_eq!(of_log("{}"), "the only line cannot be read");
+    assert_eq!(of_log("{}\n{}"), "none of the 2 lines can be read");
 }
 
 /// The cases that copied.rs does not run: a chain, for which the clients have no types, and the end of an

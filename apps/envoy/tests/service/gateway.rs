@@ -158,7 +158,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-token:secret"),
     ];
     let mut process = start(&server, &format!("127.0.0.1:{port}"), &settings);
-    tokio::task::block_in_place(|| process.logged("the rules stay as they are: "));
+    tokio::task::block_in_place(|| process.logged(&format!("there are still no rules: 127.0.0.1:{port}: ")));
     // Without rules, nothing is served.
     assert!(!process.log().contains("gRPC on"), "{}", process.log());
     let mut plane = ControlPlane::at(socket, None);
@@ -182,7 +182,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
         plane.send("1", vec![limits(2, Unit::Year)]).await,
         ("1".into(), "nonce 1".into(), String::new())
     );
-    let service = tokio::task::block_in_place(|| Service::of(process));
+    let mut service = tokio::task::block_in_place(|| Service::of(process));
     let client = service.client().await;
     assert_eq!(client.admitted(4, &["k=1"]).await, 2);
     let nested = async |value: &str| client.admitted(3, &[&format!("k=2,below={value}")]).await;
@@ -205,11 +205,16 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     assert!(plane.send("2", vec![unreadable]).await.2.contains("cannot be read"));
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     assert_eq!(client.admitted(2, &["k=1"]).await, 0);
+    assert_eq!(service.loads(), (1, 3), "each that cannot be applied is counted");
     // A limit that is raised continues with what is used.
     assert_eq!(plane.send("3", vec![limits(5, Unit::Year)]).await.0, "3");
     assert_eq!(client.admitted(4, &["k=1"]).await, 3);
 
     // The rules stay without the control plane, and are those of the next one.
+    let responses = plane.streams.responses.lock().unwrap().clone().unwrap();
+    responses.send(Err(Status::permission_denied("no token"))).await.unwrap();
+    let lost = format!("the rules stay as they are: 127.0.0.1:{port}: PermissionDenied: no token");
+    tokio::task::block_in_place(|| service.process.logged(&lost));
     drop(plane);
     assert_eq!(client.admitted(7, &["k=3"]).await, 5);
     let mut plane = ControlPlane::at(bound(port), None);

@@ -386,19 +386,44 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
         certificate(folder.path(), name);
     }
     let [own, key] = ["one.pem", "two.key"].map(|name| folder.path().join(name).display().to_string());
-    let tls =
-        [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", &own), ("GRPC_SERVER_TLS_KEY", &key)];
-    let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &tls));
-    let error = format!("GRPC_SERVER_USE_TLS with {own}, {key}: transport error: keys may not be consistent");
-    assert!(code == Some(1) && text.contains(&error), "{text}");
-    let (code, text) = output(&mut command(folder.path(), "redis://127.0.0.1:1", &[("REDIS_TLS", "true")]));
-    let error = "REDIS_TLS with the authorities of the system: Constructing a TLS client requires";
-    assert!(code == Some(1) && text.starts_with(error), "{text}");
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = other.local_addr().unwrap();
+    let taken_port = taken.port().to_string();
+    // Wrong certificates are seen before there are requests, or rules.
+    for [switch, own_name, key_name, authority] in [
+        ["GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"],
+        ["REDIS_TLS", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT"],
+        [
+            "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+        ],
+    ] {
+        let tls = [
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+            ("PORT", &taken_port), // ends the program otherwise
+            (switch, "true"),
+            (own_name, &own),
+            (key_name, &key),
+        ];
+        let mismatch = format!("is not the key of {own_name}: {own}");
+        for (name, file, error) in [
+            (key_name, &*key, &*mismatch),
+            (key_name, &own, "has no private key in PEM form without a password"),
+            (authority, &key, "has no certificate in PEM form"),
+        ] {
+            let settings = [&tls[..], &[(name, file)]].concat();
+            let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &settings));
+            assert!(code == Some(1) && text.ends_with(&format!("{name}: {file}: {error}\n")), "{text}");
+        }
+    }
+    let (code, text) = output(&mut command(folder.path(), "redis://127.0.0.1:1", &[("REDIS_TLS", "true")]));
+    let error = "REDIS_URL: must begin with rediss://, as REDIS_TLS is true";
+    assert!(code == Some(1) && text.starts_with(error), "{text}");
     for port in ["PORT", "GRPC_PORT"] {
-        let taken_port = (port, &*taken.port().to_string());
-        let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[taken_port]));
+        let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[(port, &taken_port)]));
         let error = format!("{taken}: Address already in use");
         assert!(code == Some(1) && text.contains(&error), "{text}");
     }

@@ -412,6 +412,11 @@ async fn both_sides_can_be_encrypted() {
     std::fs::write(folder.path().join("grpc.pem"), "no certificate").unwrap();
     let late = service.encrypted_client(&present, Some((&own.0, &own.1))).await.unwrap();
     assert_eq!(late.admitted(1, &["k=3"]).await, 1);
+    let kept = format!(
+        "certificates are still used: GRPC_SERVER_TLS_CERT: {}: has no certificate in PEM form",
+        file("grpc.pem")
+    );
+    assert!(service.process.log().contains(&kept), "{}", service.process.log());
     // Without a certificate of its own a client has no answer.
     let stranger = service.encrypted_client(&present, None).await;
     if let Ok(stranger) = stranger {
@@ -476,9 +481,26 @@ async fn new_certificates_hold_for_new_connections_to_the_server() {
         sentinel = watch();
         admin.call("CLIENT KILL TYPE normal SKIPME yes");
         until_admitted(&client, kind).await;
-        // What cannot be read changes nothing.
-        std::fs::write(folder.path().join("envoy.pem"), "no certificate").unwrap();
-        admin.call("CLIENT KILL TYPE normal SKIPME yes");
-        until_admitted(&client, kind).await;
+        // A wrong file changes nothing, and is named.
+        let other = std::fs::read(file("redis.key")).unwrap();
+        let mismatch = format!("is not the key of REDIS_TLS_CLIENT_CERT: {own}");
+        for (variable, path, wrong, why) in [
+            ("REDIS_TLS_CACERT", &authority, &other, "has no certificate in PEM form"),
+            ("REDIS_TLS_CLIENT_CERT", &own, &other, "has no certificate in PEM form"),
+            ("REDIS_TLS_CLIENT_KEY", &key, &other, &mismatch),
+        ] {
+            let former = std::fs::read(path).unwrap();
+            std::fs::write(path, wrong).unwrap();
+            let why = format!("certificates for the server are still used: {variable}: {path}: {why}");
+            let mut tries = 0;
+            while !service.process.log().contains(&why) {
+                tries += 1;
+                assert!(tries < 300, "{kind}: {why}: {}", service.process.log());
+                admin.call("CLIENT KILL TYPE normal SKIPME yes");
+                until_admitted(&client, kind).await;
+                tokio::time::sleep(Duration::from_millis(50)).await; // they are read once a second
+            }
+            std::fs::write(path, former).unwrap();
+        }
     }
 }

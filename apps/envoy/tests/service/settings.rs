@@ -50,7 +50,7 @@ fn variables_of_the_reference_are_read() {
     assert_eq!(settings.servers.urls, ["one:6379", "two:6379"]);
     assert_eq!(settings.servers.auth, Some((Some("user".to_owned()), "pass:word".to_owned())));
     let tls = settings.servers.tls.unwrap();
-    assert_eq!((tls.authority.as_deref(), tls.own), (Some(Path::new("/ca.pem")), None));
+    assert_eq!((tls.authority.unwrap().path, tls.own), ("/ca.pem".into(), None));
     assert_eq!(settings.timeout, Duration::from_secs(90));
     assert_eq!(settings.prometheus, Some(("0.0.0.0:9090".to_owned(), "/metrics".to_owned())));
     assert_eq!(settings.headers.unwrap(), ["ratelimit-limit", "ratelimit-remaining", "x-reset"]);
