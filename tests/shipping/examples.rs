@@ -101,8 +101,8 @@ static CONTAINER: LazyLock<Container> = LazyLock::new(|| {
     container
 });
 
-/// Compiles a program, in a second try if need be: fuse-overlayfs has listed a file of Go's library twice, when
-/// two compilers read it at once.
+/// Compiles a program, in a second try if need be: fuse-overlayfs has listed a file of Go's library twice,
+/// when two compilers read it at once.
 fn compiled(command: &str) {
     CONTAINER.shell(command).or_else(|_| CONTAINER.shell(command)).unwrap();
 }
