@@ -268,7 +268,7 @@ class RateLimits(Middleware):
             connection = getattr(own.session, "_connection", None)
             if own.transport == "streamable-http":
                 session = getattr(connection, "session_id", None) or client
-            elif (scope := own._session_scope_key()) != "process":  # pyright: ignore[reportPrivateUsage]
+            elif (scope := own._session_scope_key()) not in (None, "process"):  # pyright: ignore[reportPrivateUsage]
                 session = str(scope)
         return {"client": client, "session": session, "server": ""}
 
