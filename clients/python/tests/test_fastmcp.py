@@ -21,14 +21,17 @@ import httpx
 import pytest
 import redis
 import redis.asyncio
-from fastmcp import Client, FastMCP
+from fastmcp import Client, FastMCP, FastMCPApp
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
+from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware import MiddlewareContext
+from fastmcp.server.providers.addressing import hashed_backend_name
 from mcp import MCPError
 from mcp_types import CallToolRequestParams
 
 import servers
+import uvicorn_thread
 from redis_cell import AsyncCell, Bucket, Fixed, Funnel, Log, Rate, Window
 from redis_cell.fastmcp import Places, RateLimits, Rule, report_cost
 from redis_cell.testing import AsyncFakeCell, FakeCell
@@ -236,6 +239,98 @@ async def test_a_server_that_dies_strands_nothing(mcp: Servers) -> None:
                 await asyncio.sleep(0.05)
 
         await asyncio.wait_for(whole(), 60)
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+async def test_a_client_cannot_choose_its_name_or_its_session(server: servers.Server, stateless: bool) -> None:
+    """A user may register several clients, and a server without sessions would take any from a header."""
+    users = (("a", {"sub": "ann"}), ("b", {"sub": "ann"}), ("a", {"sub": "bob"}), ("a", {}), ("b", {}))
+    tokens = {str(number): {"client_id": client, **user} for number, (client, user) in enumerate(users)}
+    mcp = FastMCP[Any]("search", auth=StaticTokenVerifier(tokens))
+    rules = {"calls": Rule(Fixed(4, per=3600)), "session": Rule(Fixed(2, per=3600), per="session")}
+    mcp.add_middleware(RateLimits(AsyncCell(redis.asyncio.Redis(port=server.port)), rules))
+    mcp.tool(lambda: 1, name="search")
+    app = mcp.http_app(path="/mcp", stateless_http=stateless)
+    with uvicorn_thread.serving(app, lifespan="on") as url:
+        admitted = dict[str, int]()
+        for token in tokens:
+            for session in ("x", "y"):
+                headers = {"authorization": f"Bearer {token}"} | ({"mcp-session-id": session} if stateless else {})
+                transport = StreamableHttpTransport(url + "/mcp", headers=headers, verify=False)
+                async with Client(transport, mode="legacy") as client:
+                    answers = [await called(client, "search") for _ in range(3)]
+                admitted[token] = admitted.get(token, 0) + answers.count(None)
+    assert list(admitted.values()) == ([2, 0, 2, 2, 2] if stateless else [4, 0, 4, 4, 4])
+
+
+async def test_a_tool_of_an_app_has_the_limits_of_its_name() -> None:
+    app = FastMCPApp("panel")
+    app.tool(lambda: 1, name="save")
+    mcp = FastMCP[Any]("search", providers=[app])
+    rules = {"calls": Rule(Fixed(2, per=60), per="tool", tools=["save"])}
+    mcp.add_middleware(RateLimits(AsyncFakeCell(), rules))
+    async with Client(mcp) as client:
+        names = [hashed_backend_name("panel", "save"), "save"] * 2
+        assert [await called(client, name) for name in names][:2] == [None, None]
+        for name in names:
+            assert (await called(client, name))["remaining"] == 0
+
+
+async def test_what_clients_read_of_their_limits(server: servers.Server) -> None:
+    """Also if a rule names a tool twice, but not where the server of Redis is."""
+    mcp = FastMCP[Any]("search")
+    mcp.tool(lambda: 1, name="search")
+    rules = {"a": Rule(Fixed(2, per=60), per="tool", tools=["search", "search"]), "b": Rule(Rate.per_minute(5))}
+    async with redis.asyncio.Redis(port=server.port) as redis_client:
+        RateLimits(AsyncCell(redis_client), rules, client=lambda context: "long" * 9999).add_to(mcp)
+        async with Client(mcp) as client:
+            await client.call_tool("search")
+            (content,) = await client.read_resource("limits://mine")
+            rows = [(row.get("tools"), row["remaining"]) for row in json.loads(content.text)]
+            assert rows == [(["search"], 1), (None, 4)]
+        assert max(len(key) for key in await redis_client.keys()) < 300
+    mcp = FastMCP[Any]("search")
+    RateLimits(AsyncCell(redis.asyncio.Redis(port=1, retry=None)), {"a": Rule(Rate.per_minute(5))}).add_to(mcp)
+    async with Client(mcp) as client:
+        with pytest.raises(MCPError, match=r"^the rate limiter is unavailable$"):
+            await client.read_resource("limits://mine")
+
+
+@pytest.mark.parametrize("cost", [None, 2])
+async def test_a_renewal_that_is_late_does_not_take_the_place_again(server: servers.Server, cost: int | None) -> None:
+    renewed, seen = asyncio.Event(), list[bytes]()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        replies, calls = await asyncio.open_connection("127.0.0.1", server.port)
+
+        async def back() -> None:
+            while data := await replies.read(1 << 16):
+                writer.write(data)
+
+        answering = asyncio.ensure_future(back())
+        while data := await reader.read(1 << 16):
+            if b"CL.MTAKE" in data:
+                seen.append(data)
+                if len(seen) == 2:
+                    renewed.set()
+                    await asyncio.sleep(0.2)
+            calls.write(data)
+        await calls.drain()
+        answering.cancel()
+
+    async def tool(context: Any) -> None:
+        await renewed.wait()
+
+    rules = {"busy": Rule(Places(1, lease=60 if cost else 0.3), per="server")}
+    rules |= {"costs": Rule(Fixed(9, per=3600), cost=cost)} if cost else {}
+    async with await asyncio.start_server(relay, "127.0.0.1") as slow:
+        cell = AsyncCell(redis.asyncio.Redis(port=slow.sockets[0].getsockname()[1]))
+        limits = RateLimits(cell, rules, period=0.3)
+        await limits.on_call_tool(MiddlewareContext[Any](message=CallToolRequestParams(name="search")), tool)
+        await asyncio.sleep(0.3)
+        with server.admin as admin:
+            assert not admin.zcard("{mcp}:busy:") and len(seen) == 2
+        await cell.pool.disconnect()
 
 
 async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,7 +39,7 @@ PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
 MODELS += ["first", "second", "killed", "responses", "claude", "warm", "ways", "loose", "wild/*"]
 MODELS += ["stranded", "dear", "cheap", "tagged", "small", "polite", "ordered", "ours", "batched"]
-MODELS += ["embedder", "mirrored", "broken", "sdk", "sdk2"]
+MODELS += ["embedder", "mirrored", "broken", "sdk", "sdk2", "odd"]
 TOO_LONG = (400, {"x-error": "This model's maximum context length is 5 tokens"})
 NOT_ALLOWED = (400, {"x-error": "invalid_request_error: content_policy_violation"})
 FAILED = (500, dict[str, str]())
@@ -70,8 +70,10 @@ class Proxies:
             body = {"prompt": text}
         elif path in ("embeddings", "moderations", "responses", "audio/speech"):
             body = {"input": text}
+        elif ":" in path:
+            body = {"contents": [{"role": "user", "parts": [{"text": text}]}]}
         body |= {"model": model, **more}
-        url = f"{random.choice(self.urls)}/v1/{path}"
+        url = f"{random.choice(self.urls)}/{'v1beta/models' if ':' in path else 'v1'}/{path}"
         return await client.post(url, json=body, headers={"authorization": f"Bearer {key}"})
 
     async def ask_until_answered(self, client: httpx.AsyncClient, model: str, **more: Any) -> Any:
@@ -128,7 +130,12 @@ def proxies() -> Iterator[Proxies]:
         models += [{"model_name": "semantic", "litellm_params": semantic}]
         config = {
             "model_list": models,
-            "litellm_settings": {"callbacks": "rules.limiter", "num_retries": 0},
+            "litellm_settings": {
+                "callbacks": "rules.limiter",
+                "num_retries": 0,
+                "cache": True,
+                "cache_params": {"type": "local", "mode": "default_off"},
+            },
             "router_settings": {
                 "disable_cooldowns": True,
                 "num_retries": 0,
@@ -397,6 +404,53 @@ def test_an_estimate_counts_all_choices_and_the_longest_length() -> None:
     assert estimate({"input": ["two words", "日本"]}) == Estimate(8, 0)
 
 
+async def test_a_tool_that_a_request_waits_for_is_another_request(server: servers.Server) -> None:
+    limits: Any = {"key": Limits(tokens_per_month=9000, requests_per_minute=9, calls_at_once=9)}
+    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits=limits)
+    user, tool = UserAPIKeyAuth(api_key="k"), {"model": "mcp-tool-call", "messages": [{"content": "search"}]}
+    data = {"model": "m", "messages": [], "litellm_call_id": "1"}
+    await limiter.async_pre_call_hook(user, None, data, "acompletion")
+    for _ in range(3):
+        await limiter.async_pre_call_hook(user, None, tool, "call_mcp_tool")
+    response = SimpleNamespace(usage={"total_tokens": 15}, _hidden_params={})
+    await limiter.async_post_call_success_hook(data, user, response)
+    with server.admin as admin:
+        assert (admin.get("{litellm}:key:k:month"), admin.zcard("{litellm}:key:k:rpm")) == ("15", 4)
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "held"),
+    [
+        ("aresponses", {"input": "hello"}, 3 + 1000),
+        ("aembedding", {"input": "hello"}, 3),
+        (
+            "agenerate_content",
+            {
+                "contents": [{"parts": [{"text": "hello"}, {"inlineData": {"data": "A" * 10_000}}]}],
+                "generationConfig": {"maxOutputTokens": 50, "candidateCount": 2},
+            },
+            3 + 2 * 50,
+        ),
+    ],
+)
+async def test_the_estimate_of_an_api(server: servers.Server, api: str, body: Any, held: int) -> None:
+    limits: Any = {"tag": Limits(tokens_per_month=9000), "user": Limits(tokens_per_minute=1)}
+    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits=limits, timeout=30)
+    assert limiter.guard.cell.pool.connection_kwargs["socket_timeout"] == 60
+    data = {**body, "litellm_call_id": "1", "metadata": {"tags": ["long" * 999]}}
+    await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, api)
+    with server.admin as admin:
+        (key,) = admin.keys("{litellm}:tag:*")
+        assert (admin.get(key), len(key) < 300) == (str(held), True)
+    for status, user, more in (
+        (400, {}, {"metadata": {"tags": [str(number) for number in range(101)]}}),
+        (413, {"user_id": "u"}, {"messages": [], "n": 10**9, "max_tokens": 1}),
+    ):
+        with pytest.raises(HTTPException) as refused:
+            await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k", **user), None, {**body, **more}, api)
+        assert refused.value.status_code == status
+
+
 async def test_a_request_that_can_never_be_admitted_is_told_so(proxies: Proxies) -> None:
     before = len(proxies.upstreams["month"].seen)
     (response,) = await proxies.ask_all("month", ["sk-free-anybody"], max_tokens=1001)
@@ -413,6 +467,14 @@ async def test_a_429_of_the_upstream_stops_all_processes(proxies: Proxies) -> No
         servers.wait_until(lambda: admin.exists("{litellm}:model:paused:pause"))
     assert counts(await proxies.ask_all("paused", ["sk-free-anybody"] * 20)) == {200: 20}
     assert min(upstream.seen[1:]) - upstream.seen[0] >= 1.9
+
+
+async def test_a_429_for_the_credentials_of_a_caller_stops_nobody(proxies: Proxies) -> None:
+    proxies.upstreams["odd"].faults.append((429, {"retry-after": "600"}))
+    assert counts(await proxies.ask_all("odd", ["sk-free-anybody"], api_key="the caller's")) == {429: 1}
+    for _ in range(3):
+        assert counts(await proxies.ask_all("odd", ["sk-free-anybody"])) == {200: 1}
+    charges(proxies)
 
 
 async def test_attempts_of_the_router_are_requests(proxies: Proxies) -> None:
@@ -519,6 +581,58 @@ async def test_tags_end_users_and_members_have_limits(proxies: Proxies) -> None:
         assert counts(await proxies.ask_all("tagged", [key] * 6, **more)) == {200: most, 429: 6 - most}
 
 
+def charges(proxies: Proxies) -> list[int]:
+    """The tokens and the money of the model of the tests below since they were last read, and its calls now."""
+    keys = [f"{{litellm}}:model:odd:{kind}" for kind in ("month", "money")]
+    with proxies.server.admin as admin:
+        servers.wait_until(lambda: proxies.number("model", "odd", "busy") == 0)
+        return [int(admin.getdel(key) or 0) for key in keys]
+
+
+MOST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("report", "charged"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 10}, [15, 30]),
+        ({}, [25, 55]),  # as estimated
+        ({"prompt_tokens": -5, "completion_tokens": -10, "total_tokens": -15}, [25, 55]),
+        ({"prompt_tokens": 5, "completion_tokens": 10, "total_tokens": MOST + 1}, [MOST, 30]),
+        ({"prompt_tokens": 5, "completion_tokens": 10**16, "total_tokens": 10**16 + 5}, [10**16 + 5, 55]),
+    ],
+)
+async def test_the_usage_that_an_upstream_reports_may_be_odd(
+    proxies: Proxies, report: dict[str, int], charged: list[int]
+) -> None:
+    proxies.upstreams["odd"].report = report
+    assert counts(await proxies.ask_all("odd", ["sk-free-anybody"])) == {200: 1}
+    proxies.upstreams["odd"].report = None
+    assert charges(proxies) == charged
+
+
+async def test_a_request_that_times_out_is_charged_as_estimated(proxies: Proxies) -> None:
+    proxies.upstreams["odd"].delay = 2
+    assert counts(await proxies.ask_all("odd", ["sk-free-anybody"], timeout=0.5)) == {408: 1}
+    proxies.upstreams["odd"].delay = 0
+    assert charges(proxies) == [25, 55]
+
+
+async def test_an_answer_that_is_there_already_is_not_charged_again(proxies: Proxies) -> None:
+    """An answer from the cache, and a response that is retrieved."""
+    headers, cache = {"authorization": "Bearer sk-free-anybody"}, {"use-cache": True}
+    one = Proxies(proxies.server, proxies.urls[:1], proxies.upstreams)
+    async with httpx.AsyncClient(timeout=60, headers=headers) as client:
+        for charged in ([15, 30], [0, 0], [0, 0]):
+            (await one.ask(client, "odd", cache=cache)).raise_for_status()
+            assert charges(proxies) == charged
+        response = await proxies.ask(client, "odd", path="responses")
+        assert charges(proxies) == [10, 18]
+        for _ in range(2):
+            (await client.get(f"{one.urls[0]}/v1/responses/{response.json()['id']}")).raise_for_status()
+            assert charges(proxies) == [0, 0]
+
+
 async def test_a_batch_is_charged_once(proxies: Proxies) -> None:
     """To the months of its user and its model, whatever its id. Its requests have used 70 tokens, by their rows."""
     headers = {"authorization": "Bearer sk-free-batcher"}
@@ -569,7 +683,9 @@ async def test_a_batch_is_charged_when_its_usage_is_final(server: servers.Server
 def begin_ways(proxies: Proxies, model: str = "ways") -> None:
     """The limits of a model are as new, and its upstream has seen nothing."""
     with proxies.server.admin as admin:
-        admin.delete(*(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month")), "{litellm}:user:all:month")
+        admin.delete(
+            *(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month", "money")), "{litellm}:user:all:month"
+        )
     proxies.upstreams[model].seen.clear()
     proxies.upstreams[model].tokens = 0
 
@@ -601,6 +717,8 @@ def begin_ways(proxies: Proxies, model: str = "ways") -> None:
         ("id-of-ways", "ways", {"path": "messages"}, None),
         ("alias", "ways", {"path": "completions"}, None),
         ("group", "ways", {"path": "embeddings"}, None),
+        ("alias", "ways", {"path": "alias:generateContent"}, None),  # which LiteLLM sends under another id
+        ("ways", "ways", {"path": "ways:streamGenerateContent"}, None),
         ("ways,alias", "ways", {}, None),
         ("ways,id-of-ways", "ways", {"fastest_response": True}, None),
         (
@@ -622,9 +740,11 @@ async def test_limits_are_those_of_the_deployment_that_is_called(
     responses = await proxies.ask_all(name, [key] * 8, **{name: more[name] for name in more if name != "key"})
     assert len(upstream.seen) == 3, [(response.status_code, response.text) for response in responses]
     assert proxies.number("model", model, "rpm") == 3
-    if not more:
+    if not more or ":" in more.get("path", ""):
         servers.wait_until(lambda: proxies.number("model", model, "month") == upstream.tokens)
         servers.wait_until(lambda: proxies.number("user", "all", "month") == upstream.tokens)
+        dollars = sum(5 + 2.5 * (tokens - 5) for tokens in [upstream.tokens / 3] * 3)
+        servers.wait_until(lambda: model != "ways" or dollars <= proxies.number("model", model, "money") < dollars + 3)
 
 
 @pytest.mark.parametrize(
@@ -696,6 +816,8 @@ async def test_a_request_that_litellm_adds_counts_once_although_it_is_translated
         ({"flow": "teams"}, "'teams'"),
         ({"weights": {"red": 0}}, "'red'"),
         ({"weights": {"red": "3"}}, "'red'"),
+        ({"weights": ["red"]}, "weights"),
+        ({"estimate": 5}, "estimate"),
         ({"max_wait": -1}, "max_wait"),
         ({"lease": 0}, "lease"),
         ({"timeout": 0}, "timeout"),
@@ -716,6 +838,12 @@ def test_limits_are_whole_numbers(limit: str, value: Any) -> None:
         Limits(**{limit: value})
 
 
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 10**6 + 1}, {"tokens_per_minute": 60 * 10**9 + 1}])
+def test_limits_are_those_that_the_server_accepts(limit: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(limit))):
+        Limits(**limit)
+
+
 @pytest.mark.parametrize("limits", [{}, {"calls_at_once": 1}, {"tokens_per_month": 1, "calls_at_once": 1}])
 def test_otherwise_is_beside_one_limit_of_a_month(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="otherwise must be a model, beside one limit of a month"):
@@ -733,7 +861,12 @@ def test_limits_in_dollars_and_in_metadata() -> None:
         with pytest.raises((TypeError, ValueError), match="dollars_per_month"):
             Limits(dollars_per_month=value)
     assert Limits.of({}) == Limits()  # for a name that the limits of all others are not for
-    for metadata in ({"request_per_minute": 1}, {"requests_per_minute": "1"}, 5):
+    for metadata in (
+        {"request_per_minute": 1},
+        {"requests_per_minute": "1"},
+        {"tokens_per_month": 1, "otherwise": "b"},
+        5,
+    ):
         with pytest.raises((TypeError, ValueError)):
             Limits.of(metadata)  # type: ignore[arg-type]
 
@@ -753,13 +886,7 @@ async def test_a_server_without_the_module_is_told_to_the_log_only(caplog: pytes
 @pytest.mark.parametrize("model", ["responses", "claude"])  # LiteLLM asks Anthropic by another API
 async def test_responses_are_limited_too(proxies: Proxies, model: str) -> None:
     upstream = proxies.upstreams[model]
-    async with httpx.AsyncClient(timeout=60, headers={"authorization": "Bearer sk-free-anybody"}) as client:
-
-        async def respond() -> httpx.Response:
-            body = {"model": model, "input": "hello", "max_output_tokens": 20}
-            return await client.post(random.choice(proxies.urls) + "/v1/responses", json=body)
-
-        responses = await asyncio.gather(*(respond() for _ in range(20)))
+    responses = await proxies.ask_all(model, ["sk-free-anybody"] * 20, path="responses", max_output_tokens=20)
     assert counts(responses) == {200: 5, 429: 15}, [response.text for response in responses]
     assert (len(upstream.seen), upstream.tokens) == (5, 5 * 15)
     servers.wait_until(lambda: proxies.number("model", model, "month") == upstream.tokens)
@@ -862,7 +989,7 @@ def test_the_rules_of_the_page_can_be_made() -> None:
     limiter = namespace["limiter"]
     data = {"model": "gpt", "messages": [{"role": "user", "content": "hello"}], "litellm_call_id": "1"}
     user = UserAPIKeyAuth(api_key="k", user_id="u", team_id="other", org_id="acme")
-    parts = limiter._admission_of(user, data).parts
+    parts = limiter._admission_of(user, data, "acompletion").parts
     assert [(part.scope, part.unit) for part in parts] == [
         ("model", "tokens"),
         ("model", "requests"),

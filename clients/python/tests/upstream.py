@@ -33,6 +33,8 @@ class Upstream:
         """How long an answer takes, in seconds."""
         self.tokens = 0
         """The tokens of all answers."""
+        self.report: dict[str, int] | None = None
+        """The usage that it reports, if not that of the answer."""
         self.busy = self.busiest = 0
         """The requests under way now, and the most of them ever."""
         self.together = 0
@@ -53,6 +55,10 @@ class Upstream:
         if "/batches/" in scope["path"] or "/files/" in scope["path"]:
             await start(send, 200, {"content-type": "application/json"})
             await write(send, batch(scope["path"]), False)
+            return
+        if scope["method"] == "GET":  # a stored response
+            await start(send, 200, {"content-type": "application/json"})
+            await write(send, json.dumps(answer("/responses", 200, 10)).encode(), False)
             return
         self.busy += 1
         self.busiest = max(self.busy, self.busiest)
@@ -87,7 +93,9 @@ class Upstream:
         if status == 200:
             self.tokens += 5 + completion
         await start(send, status, {"content-type": "application/json", **headers})
-        await write(send, json.dumps(answer(path, status, completion, headers.get("x-error", "no"))).encode(), False)
+        content = answer(path, status, completion, headers.get("x-error", "no"))
+        content |= {} if self.report is None else {"usage": self.report}
+        await write(send, json.dumps(content).encode(), False)
 
     def decide(self) -> tuple[int, dict[str, str]]:
         now = time.monotonic()

@@ -17,7 +17,7 @@ import servers
 def serving(app: Any, **options: Any) -> Iterator[str]:
     """Serves an application on a free port, and yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", **options))
+        server = uvicorn.Server(uvicorn.Config(app, **{"log_level": "warning", "lifespan": "off", **options}))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

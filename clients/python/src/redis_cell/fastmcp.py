@@ -20,6 +20,7 @@ from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_access_token, get_context, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.providers import LocalProvider, Provider
+from fastmcp.server.providers.addressing import parse_hashed_backend_name
 from fastmcp.tools import Tool
 from mcp import MCPError
 from starlette.types import Message, Receive, Scope, Send
@@ -28,7 +29,7 @@ from . import steps, wire
 from .accounts import KEPT, RENEWALS, empty
 from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
-from .limiters import Counted, Lease, Log, check_name, function, of_kind, several_names, whole
+from .limiters import Counted, Lease, Log, check_name, function, of_kind, several_names, short, whole
 from .sending import MARGIN
 from .times import Seconds, micros
 from .unavailable import AsyncGuard
@@ -122,8 +123,7 @@ def report_cost(units: int) -> None:
     """Adds to the cost of the call of a tool, for rules with `cost`. Call it in the tool. Sends nothing.
 
     A tool that reports nothing costs the `cost` of its rule, or nothing if it fails. Raises ValueError if `units` are
-    below
-    0. Without a rule with `cost`, or outside of a tool, it does nothing.
+    below 0. Without a rule with `cost`, or outside of a tool, it does nothing.
     """
     whole(units, "units")
     if (cost := _reported.get()) is not None:
@@ -138,11 +138,14 @@ def _address(context: MiddlewareContext[Any]) -> str:
 
 
 def client_of(context: MiddlewareContext[Any]) -> str:
-    """Returns the name of the caller: the user or client of an access token, or else the address of the connection."""
+    """Returns the name of the caller: the user of an access token, or its client if it names no user, or else the
+    address of the connection."""
     token = get_access_token()
     if token is None:
         return f"address:{_address(context)}"
-    who = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
+    user = token.claims.get("sub")
+    # A user may register any number of clients.
+    who = json.dumps([token.client_id if user is None else None, token.claims.get("iss"), user])
     return "token:" + hashlib.sha256(who.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -204,7 +207,11 @@ class RateLimits(Middleware):
         async def limits() -> str:  # pyright: ignore[reportUnusedFunction]
             """The limits of this client, with the number that remains of each."""
             context = MiddlewareContext[Any](message=None, fastmcp_context=get_context())
-            return json.dumps(await self.limits(context))
+            try:
+                return json.dumps(await self.limits(context))
+            except Exception as error:  # its text can name the server of Redis, which is not for clients
+                _log.error("the limits of a client cannot be read: %s", error)
+                raise MCPError(INTERNAL, "the rate limiter is unavailable") from None
 
     async def _check(self, server: FastMCP[Any]) -> None:
         named = {tool: name for name, rule in self.rules.items() for tool in rule.tools or ()}
@@ -235,11 +242,11 @@ class RateLimits(Middleware):
         rows, takes = list[dict[str, Any]](), list[Take]()
         whose = await self._names(context)
         for name, rule in self.rules.items():
-            tools = [*(rule.tools or ())] if rule.per == "tool" else [None]
-            for tool in tools:
+            named = sorted(set(rule.tools or ()))
+            for tool in named if rule.per == "tool" else [None]:
                 row: dict[str, Any] = {"name": name, "per": rule.per, "counts": _counts(rule)}
-                if tool is not None or rule.tools is not None:
-                    row["tools"] = [tool] if tool is not None else sorted(rule.tools or ())
+                if rule.tools is not None:
+                    row["tools"] = named if tool is None else [tool]
                 rows.append(row)
                 takes.append(empty(self._take(name, rule, tool or "", whose, "")))
         if not takes:
@@ -256,21 +263,25 @@ class RateLimits(Middleware):
         session = client if self._session is None else str(await _value(self._session, context))
         own = context.fastmcp_context
         if self._session is None and own is not None and own.request_context is not None:
-            # With the newest protocol, each request has a session of its own, which is no session.
-            scope = own._session_scope_key()  # pyright: ignore[reportPrivateUsage]
-            session = client if scope in (None, "process") else str(scope)
+            # With the newest protocol, and in a stateless server, each request has a session of its own, which is no
+            # session; fastmcp's name of it is then the choice of the client.
+            connection = getattr(own.session, "_connection", None)
+            if own.transport == "streamable-http":
+                session = getattr(connection, "session_id", None) or client
+            elif (scope := own._session_scope_key()) not in (None, "process"):  # pyright: ignore[reportPrivateUsage]
+                session = str(scope)
         return {"client": client, "session": session, "server": ""}
 
     def _take(self, name: str, rule: Rule, tool: str, whose: Mapping[Per, str], holder: str) -> Take:
         who = tool if rule.per == "tool" else whose[rule.per]
-        key = f"{{{self.prefix}}}:{name}:{who}"
+        key = f"{{{self.prefix}}}:{name}:{short(who)}"
         if isinstance(rule.limit, Places):
             return Take(key, Lease(rule.limit.places, lease=rule.limit.lease, holder=holder))
         return Take(key, rule.limit, 1 if rule.cost is None else rule.cost)
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
         """Calls a tool if the rules admit it."""
-        tool = str(context.message.name)
+        tool = await _tool_of(context)
         own = {name: rule for name, rule in self.rules.items() if rule.tools is None or tool in rule.tools}
         if not own:
             return await call_next(context)
@@ -288,7 +299,8 @@ class RateLimits(Middleware):
             return await call_next(context)
         cost = _Cost()
         token = _reported.set(cost)
-        renewing = asyncio.ensure_future(call.renew())
+        done = asyncio.Event()
+        renewing = asyncio.ensure_future(call.renew(done))
         failed = True
         try:
             result = await call_next(context)
@@ -298,8 +310,8 @@ class RateLimits(Middleware):
             return result
         finally:
             _reported.reset(token)
-            renewing.cancel()
-            await steps.to_its_end(call.end(tool, cost, failed))
+            done.set()
+            await steps.to_its_end(call.end(tool, cost, failed, renewing))
 
     def _refusal(
         self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]
@@ -331,6 +343,16 @@ class _Check(Provider):
     async def lifespan(self) -> AsyncGenerator[None, None]:
         await self._check()
         yield
+
+
+async def _tool_of(context: MiddlewareContext[Any]) -> str:
+    """Returns the name under which the server lists a tool. The tools of an app can be called by another name too."""
+    name, own = str(context.message.name), context.fastmcp_context
+    hashed = parse_hashed_backend_name(name)
+    if hashed is not None and own is not None and await own.fastmcp.get_tool(name) is None:
+        found = await own.fastmcp.get_tool_by_hash(*hashed)
+        return name if found is None else found.name
+    return name
 
 
 def _unknown(rule: str, tool: str, known: Collection[str]) -> str:
@@ -369,27 +391,30 @@ class _Running:
         call = wire.bmtake(*takes, timeout=None, flow="client:" + client, hold=self.hold, new=True)
         return await async_answer(cell, call, self.limits.timeout)
 
-    async def renew(self) -> None:
-        """Renews the places and the hold for as long as the tool runs."""
+    async def renew(self, done: asyncio.Event) -> None:
+        """Renews the places and the hold until the tool is done."""
         times = [take.limit.lease for take in self.leases if isinstance(take.limit, Lease)]
         times += [self.hold.period] if self.hold else []
         pause = min(micros(time, "period") for time in times) / RENEWALS / 1_000_000
         # With a hold, quantities of 0 renew what is held.
         takes = [empty(take) for take in self.takes.values()] if self.hold else self.leases
         while True:
-            await asyncio.sleep(pause)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(done.wait(), pause)
+                return
             with suppress(Exception):  # the next time may succeed, and nothing is lost before the end of the lease
                 await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
 
-    async def end(self, tool: str, cost: _Cost, failed: bool) -> None:
+    async def end(self, tool: str, cost: _Cost, failed: bool, renewing: asyncio.Future[None]) -> None:
         """Settles the costs, and releases the places."""
         try:
-            await asyncio.wait_for(self._end(cost, failed), MARGIN)
+            await asyncio.wait_for(self._end(cost, failed, renewing), MARGIN)
         except Exception as error:  # the tool has run, so its result counts
             _log.warning("what the tool %r holds runs out: %s", tool, str(error) or type(error).__name__)
 
-    async def _end(self, cost: _Cost, failed: bool) -> None:
+    async def _end(self, cost: _Cost, failed: bool, renewing: asyncio.Future[None]) -> None:
         cell = self.limits.cell
+        await renewing  # a renewal that arrives after the end would take the places again
         if self.hold is None:
             for take in self.leases:
                 assert isinstance(take.limit, Lease)

@@ -5,6 +5,7 @@ The server keeps the state and decides. Creating a limit sends nothing, and one 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -71,6 +72,17 @@ def several_names(several: object, argument: str) -> frozenset[str] | None:
     if not several:
         raise ValueError(f"{argument} must be names, or None for all")
     return frozenset(check_name(each, f"each of {argument}") for each in cast(Collection[object], several))
+
+
+LONGEST = 200
+"""The longest name from outside that is part of a key as it is."""
+
+
+def short(name: str) -> str:
+    """Returns a part of a key for a name from outside, whose length a client may choose."""
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[:LONGEST]}:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def function(value: T, name: str) -> T:

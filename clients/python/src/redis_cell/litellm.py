@@ -38,7 +38,7 @@ from .answers import Admitted, Answer, Refused, RefusedForever, Together
 from .budgets import micro_dollars
 from .client import AsyncCell, check_url
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
-from .limiters import MOST, Fixed, Lease, Limit, Log, Rate
+from .limiters import Fixed, Lease, Limit, Log, Rate, function, of_kind, short, whole
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, WhenUnavailable, check_choice
 from .waiting import async_answer
@@ -58,8 +58,14 @@ METADATA = "redis_cell"
 """The name under which the metadata of a key, a team or an organisation has its limits."""
 SETTLED = 10.0
 """How long after the end of a request LiteLLM may still report its usage, in seconds."""
+RESPONSES = ("responses", "aresponses", "acompact_responses")
+"""The APIs whose requests name their text like those of embeddings."""
+STORED = ("aget_responses", "adelete_responses", "acancel_responses")
+"""The APIs whose answers have the usage of an earlier request."""
 BATCHES = 30 * 86_400.0
 """How long a batch that was charged is remembered, in seconds."""
+MOST_TAGS = 100
+"""The most tags of a request that have limits. Each tag adds limiters to one call of the server."""
 TIMEOUT = 5.0
 """The timeout for a connection and for a reply, in seconds. A busy proxy reads its replies late. For as long again, a
 late reply is awaited, to give back what it has taken."""
@@ -85,15 +91,16 @@ class Limits:
         for name, value in ((each.name, getattr(self, each.name)) for each in fields(self)):
             if value is None:
                 continue
-            if name == "dollars_per_month":
-                micro_dollars(value, name, least=1)
-            elif name == "otherwise":
+            if name == "otherwise":
                 if not isinstance(value, str) or self._units() not in (["tokens_per_month"], ["dollars_per_month"]):
                     raise ValueError(f"otherwise must be a model, beside one limit of a month, not {value!r}")
-            elif not isinstance(value, int) or isinstance(value, bool):
+            elif name != "dollars_per_month" and (not isinstance(value, int) or isinstance(value, bool)):
                 raise TypeError(f"{name} must be a whole number, not {value!r}")
-            elif not 1 <= value <= MOST:
-                raise ValueError(f"{name} must be from 1 to {MOST}, not {value}")
+            else:
+                try:
+                    _LIMITERS[name](value)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
 
     def _units(self) -> list[str]:
         return [each.name for each in fields(self) if each.name != "otherwise" and getattr(self, each.name) is not None]
@@ -103,13 +110,19 @@ class Limits:
         """Returns the limits in a mapping, as in the metadata of a key. Raises ValueError for an unknown name."""
         if not isinstance(mapping, Mapping):
             raise TypeError(f"limits must be a mapping, not {mapping!r}")
-        if unknown := set(mapping) - {field.name for field in fields(cls)}:
-            raise ValueError(f"no limit is called {', '.join(sorted(map(repr, unknown)))}: {_names_of(cls)}")
+        names = [field.name for field in fields(cls) if field.name != "otherwise"]  # which is for models
+        if unknown := set(mapping) - set(names):
+            raise ValueError(f"no limit is called {', '.join(sorted(map(repr, unknown)))}: they are {', '.join(names)}")
         return cls(**mapping)
 
 
-def _names_of(kind: Any) -> str:
-    return "they are " + ", ".join(each.name for each in fields(kind))
+_LIMITERS: Mapping[str, Callable[..., Limit]] = {
+    "dollars_per_month": lambda dollars: Fixed.per_month(micro_dollars(dollars, "dollars_per_month", least=1)),
+    "requests_per_minute": partial(Log, per=60),
+    "tokens_per_minute": Rate.per_minute,
+    "tokens_per_month": Fixed.per_month,
+    "calls_at_once": partial(Lease, lease=60, holder=""),
+}
 
 
 def _check_limits(limits: object) -> None:
@@ -197,7 +210,9 @@ class Taken:
         for part in self.parts:
             actual = 0 if part.unused else used.get(part.unit)
             if part.unit in COUNTED:
-                takes.append(part.take if actual is None else replace(part.take, quantity=actual))
+                # The server would refuse a larger quantity, and then charge nothing.
+                most = wire.most(part.take.limit)
+                takes.append(part.take if actual is None else replace(part.take, quantity=min(actual, most)))
             elif isinstance(part.take.limit, Lease) and not part.unused:
                 takes.append(part.take)
         return takes
@@ -231,6 +246,10 @@ class Admission:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     own: dict[object, Admission] = field(default_factory=dict[object, "Admission"])
     """Upstream requests that LiteLLM adds of its own accord, by their ids."""
+    is_own: bool = False
+    """Whether this is such a request."""
+    outer: Admission | None = None
+    """The request that waits for this one, for example for a tool."""
 
     @property
     def parts(self) -> list[Part]:
@@ -344,11 +363,22 @@ def _model_of(name: str) -> str | None:
     return name if not found else found.pop() if len(found) == 1 else None
 
 
+def _metadata(kwargs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns where LiteLLM says which deployment the router calls."""
+    inner = [kwargs.get("litellm_params"), kwargs.get("litellm_metadata"), kwargs.get("metadata")]
+    return [given for given in (kwargs, *inner) if isinstance(given, Mapping)]
+
+
+def _is_of_caller(kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether the caller has given the credentials or the deployment."""
+    infos = (given.get("model_info") for given in _metadata(kwargs))
+    return not any(_configured(info.get("id")) for info in infos if isinstance(info, Mapping))
+
+
 def _called(kwargs: Mapping[str, Any]) -> str | None:
     """Returns the model of the deployment that the router calls."""
     # The ids first: the upstream requests for a list of models share their metadata.
-    inner = [kwargs.get("litellm_params"), kwargs.get("litellm_metadata"), kwargs.get("metadata")]
-    metadata = [given for given in (kwargs, *inner) if isinstance(given, Mapping)]
+    metadata = _metadata(kwargs)
     for given in metadata:
         info = given.get("model_info")
         # With credentials of the caller, a deployment has another id.
@@ -412,15 +442,15 @@ class Limiter(CustomLogger):
             raise TypeError(f"url must be a URL, or a function that returns a client, not {url!r}")
         if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
             raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
-        for name, weight in (weights or {}).items():
-            if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= MOST_WEIGHT:
-                raise ValueError(f"the weight of {name!r} must be from 1 to {MOST_WEIGHT}, not {weight!r}")
-        micros(timeout, "timeout", least=1)
+        for name, weight in of_kind({} if weights is None else weights, "weights", Mapping).items():
+            whole(weight, f"the weight of {name!r}", 1, MOST_WEIGHT)
+        function(estimate, "estimate")
+        longest = 2 * max(TIMEOUT, micros(timeout, "timeout", least=1) / MICRO)
         self.connect = (
             url
             if callable(url)
             else lambda: redis.asyncio.Redis.from_url(
-                url, socket_timeout=2 * TIMEOUT, socket_connect_timeout=TIMEOUT, max_connections=400
+                url, socket_timeout=longest, socket_connect_timeout=TIMEOUT, max_connections=400
             )
         )
         self.when_unavailable, self.limits, self.flow = when_unavailable, limits, flow
@@ -444,7 +474,7 @@ class Limiter(CustomLogger):
 
     async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
         """Takes from all limits, or raises an exception with status 429, 413 or 503."""
-        admission = self._admission_of(user_api_key_dict, data)
+        admission = self._admission_of(user_api_key_dict, data, call_type)
         if admission.parts:
             taken = admission.taken[0]
             answer = await self._take(taken, admission.pools(), admission.flow)
@@ -454,6 +484,9 @@ class Limiter(CustomLogger):
                 data["model"] = model
         elif not self.limits.get("model"):
             return None
+        admission.outer = _admission.get()
+        while admission.outer is not None and admission.outer.settled:
+            admission.outer = admission.outer.outer
         _admission.set(admission)
         task = asyncio.current_task()
         self._later(self._watch(admission, task))
@@ -529,7 +562,13 @@ class Limiter(CustomLogger):
         log = kwargs.get("litellm_logging_obj")
         if outer is None or getattr(log, "litellm_call_id", None) == outer.call_id:
             return  # the last is the same upstream request, which is translated
-        own = Admission([], outer.flow, _call_id(kwargs), model, self.estimate(kwargs), attempts=1, api=call_type)
+        waiting = _upstream.get()
+        is_within = waiting is not None and waiting.call_id == outer.call_id and not waiting.sent
+        if is_within and model == outer.model and call_type != outer.api:  # so is this one, which has another id
+            outer.own[_call_id(kwargs)] = outer
+            return
+        estimated = self._estimate(kwargs, call_type)
+        own = Admission([], outer.flow, _call_id(kwargs), model, estimated, attempts=1, api=call_type, is_own=True)
         self._begin(kwargs, own, model)
         if model is not None and (parts := self._parts_of(model, own.estimated)):
             await self._take_for(model, parts, own, None)
@@ -573,7 +612,14 @@ class Limiter(CustomLogger):
         price = self._price(limits, [model], estimated)
         return self._parts("model", model, limits, estimated.tokens, price, secrets.token_hex(8))
 
-    def _admission_of(self, user: Any, data: Mapping[str, Any]) -> Admission:
+    def _estimate(self, data: Mapping[str, Any], api: object) -> Estimate:
+        if _name(api) == "call_mcp_tool":  # whose data is that of a chat
+            return Estimate(0, 0)
+        if _name(api) in RESPONSES:  # which an estimate tells from embeddings by the name of their longest answer
+            data = {"max_output_tokens": None, **data}
+        return self.estimate({**data, **_like_openai(data)} if "contents" in data else data)
+
+    def _admission_of(self, user: Any, data: Mapping[str, Any], call_type: object) -> Admission:
         called = _names(data)
         several = len(called) > 1
         model = None if several else _model_of(called[0])
@@ -598,7 +644,9 @@ class Limiter(CustomLogger):
             for scope, name in every
             if name is not None and (limits := self._limits_of(scope, name, metadata.get(scope))) is not None
         ]
-        tokens = self.estimate(data)
+        if sum(scope == "tag" for scope, _, _ in found) > MOST_TAGS:
+            raise HTTPException(400, f"redis_cell: a request can have at most {MOST_TAGS} tags with limits")
+        tokens = self._estimate(data, call_type)
         models = [_model_of(name) or name for name in called]
         price = max((self._price(limits, models, tokens) for _, _, limits in found), default=0)
         holder, parts = secrets.token_hex(8), list[Part]()
@@ -628,18 +676,22 @@ class Limiter(CustomLogger):
         self, scope: Scope, name: str, limits: Limits, tokens: int, price: int, holder: str, calls: int = 1
     ) -> list[Part]:
         """Returns the units that a request takes from the limits of a name, for `calls` upstream requests."""
-        money = None if limits.dollars_per_month is None else micro_dollars(limits.dollars_per_month)
-        places = partial(Lease, lease=self.lease, holder=holder)
+
+        def made(name: str, **options: Any) -> Limit | None:
+            count = getattr(limits, name)
+            return None if count is None else _LIMITERS[name](count, **options)
+
         counts: tuple[tuple[Unit, str, Limit | None, int], ...] = (
-            ("tokens", "tpm", _made(Rate.per_minute, limits.tokens_per_minute), tokens * calls),
-            ("requests", "rpm", _made(partial(Log, per=60), limits.requests_per_minute), calls),
-            ("tokens", "month", _made(Fixed.per_month, limits.tokens_per_month), tokens * calls),
-            ("micro-dollars", "money", _made(Fixed.per_month, money), price),
-            ("calls at once", "busy", _made(places, limits.calls_at_once), 1),
+            ("tokens", "tpm", made("tokens_per_minute"), tokens * calls),
+            ("requests", "rpm", made("requests_per_minute"), calls),
+            ("tokens", "month", made("tokens_per_month"), tokens * calls),
+            ("micro-dollars", "money", made("dollars_per_month"), price),
+            ("calls at once", "busy", made("calls_at_once", lease=self.lease, holder=holder), 1),
             ("pause", "pause", GATE if scope == "model" and limits.otherwise is None else None, 0),
         )
         return [
-            Part(scope, unit, Take(self._key(scope, name, kind), limit, quantity))
+            # More than the limit is refused, and the server would not read every larger number.
+            Part(scope, unit, Take(self._key(scope, name, kind), limit, min(quantity, limit.limit + 1)))
             for unit, kind, limit, quantity in counts
             if limit is not None
         ]
@@ -659,7 +711,7 @@ class Limiter(CustomLogger):
 
     def _key(self, scope: str, name: str, kind: str) -> str:
         # The braces put all keys into one slot of a cluster, so that one call can take from all of them.
-        return f"{{{self.prefix}}}:{scope}:{name}:{kind}"
+        return f"{{{self.prefix}}}:{scope}:{short(name)}:{kind}"
 
     async def _ask(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
         hold = taken.hold if taken.held() else None
@@ -696,23 +748,21 @@ class Limiter(CustomLogger):
     async def async_post_call_success_hook(self, data: Any, user_api_key_dict: Any, response: Any) -> Any:
         """Settles a request whose answer is not a stream, before the client gets the answer."""
         admission = self._mine(data)
-        usage = getattr(response, "usage", None)
-        if admission is not None and usage is not None and not admission.several and not _is_batch(response):
+        has_usage = getattr(response, "usage", None) is not None and not _is_batch(response)
+        if admission is not None and has_usage and not admission.several:
             hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
-            await self._settle(admission, _total(usage), hidden.get("response_cost"))
+            is_cached, api = bool(hidden.get("cache_hit")), getattr(data.get("litellm_logging_obj"), "call_type", None)
+            await self._settle(admission, *_used(response, hidden.get("response_cost"), api, is_cached))
         return response
 
     async def async_post_call_success_deployment_hook(self, request_data: Any, response: Any, call_type: Any) -> Any:
         """Settles one of several upstream requests."""
         self._end(request_data)
-        admission, usage = self._mine(request_data), getattr(response, "usage", None)
-        if admission is not None and admission.several and usage is not None:
-            hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
-            cost = hidden.get("response_cost")
-            if cost is None:
-                with contextlib.suppress(Exception):
-                    cost = litellm.completion_cost(response, model=request_data.get("model"))
-            await self._report(admission, request_data, _total(usage), cost)
+        admission, cost = self._mine(request_data), None
+        if admission is not None and admission.several and getattr(response, "usage", None) is not None:
+            with contextlib.suppress(Exception):  # it knows the prices in the configuration of the deployment
+                cost = request_data["litellm_logging_obj"].response_cost_calculator(result=response)
+            await self._report(admission, request_data, *_used(response, cost))
 
     async def async_post_call_failure_deployment_hook(
         self, request_data: Any, exception: Exception, call_type: Any, *args: Any, **kwargs: Any
@@ -721,17 +771,16 @@ class Limiter(CustomLogger):
         self._end(request_data)
         admission = self._mine(request_data)
         if admission is not None and admission.several:
-            await self._report(admission, request_data, 0, 0)
-        elif admission is not None and admission is not _admission.get():
+            await self._report(admission, request_data, *_failed(exception))
+        elif admission is not None and admission.call_id == _call_id(request_data) and admission.is_own:
             await self._settle(admission, 0, 0)
 
-    async def _report(self, admission: Admission, kwargs: Any, tokens: int | None, dollars: float | None) -> None:
+    async def _report(self, admission: Admission, kwargs: Any, tokens: int | None, price: int | None) -> None:
         """Settles one of several upstream requests for its model, and counts its usage for the other limits."""
         model = _called(kwargs)
         for taken in admission.taken:
             if taken.model == model is not None and not taken.reported:
                 taken.reported = True
-                price = None if dollars is None else micro_dollars(dollars)
                 admission.tokens += admission.estimated.tokens if tokens is None else tokens
                 admission.price += self._estimated(model, admission) if price is None else price
                 await asyncio.shield(self._later(self._settle_taken(taken, admission.flow, tokens, price)))
@@ -744,20 +793,19 @@ class Limiter(CustomLogger):
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles a request whose stream has ended or whose client has left."""
         admission = self._mine(kwargs)
-        if admission is not None and admission.several:
-            if kwargs.get("stream"):  # the hook above sees no usage of a stream
-                usage = getattr(response_obj, "usage", None)
-                await self._report(admission, kwargs, _total(usage), kwargs.get("response_cost"))
-        elif admission is not None:
-            if _is_batch(response_obj):
-                await self._settle(admission, 0, 0)
-                if kwargs.get("call_type") == "aretrieve_batch" and _is_final(response_obj):
-                    await self._charge_batch(admission, response_obj, kwargs)
-            elif kwargs.get("cache_hit"):
-                await self._settle(admission, 0, 0)
-            else:
-                usage = getattr(response_obj, "usage", None)
-                await self._settle(admission, _total(usage), kwargs.get("response_cost"))
+        if admission is None:
+            return
+        is_cached = bool(kwargs.get("cache_hit"))
+        used = _used(response_obj, kwargs.get("response_cost"), kwargs.get("call_type"), is_cached)
+        if admission.several:
+            if kwargs.get("stream") or is_cached:  # the hook above sees no usage of a stream, and no cached answer
+                await self._report(admission, kwargs, *used)
+        elif _is_batch(response_obj):
+            await self._settle(admission, 0, 0)
+            if kwargs.get("call_type") == "aretrieve_batch" and _is_final(response_obj):
+                await self._charge_batch(admission, response_obj, kwargs)
+        else:
+            await self._settle(admission, *used)
 
     async def _charge_batch(self, admission: Admission, batch: Any, kwargs: Mapping[str, Any]) -> None:
         """Charges the usage of the requests in a batch to the months of its model and of the caller that retrieves it
@@ -771,7 +819,7 @@ class Limiter(CustomLogger):
         months = [part for part in parts if isinstance(part.take.limit, Fixed)]
         if tokens is not None and months:
             hold = replace(self._hold(), owner=f"batch:{_id_of(batch)}")
-            used = Taken(months, hold).used(tokens, micro_dollars(kwargs.get("response_cost") or 0))
+            used = Taken(months, hold).used(tokens, _micros(kwargs.get("response_cost")) or 0)
             await self._charge(used, hold, None, BATCHES)
 
     async def async_post_call_failure_hook(
@@ -783,7 +831,8 @@ class Limiter(CustomLogger):
             usage, cost = request_data.get("combined_usage_object"), request_data.get("response_cost")
             # Without an answer, LiteLLM estimates the prompt, but the upstream has refused the request or failed.
             began = bool(getattr(usage, "completion_tokens", 0))
-            await self._settle(admission, (_total(usage) or 0) if began else 0, (cost or 0) if began else 0)
+            used = (_total(usage), _micros(cost)) if began else _failed(original_exception)
+            await self._settle(admission, *used)
 
     async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Pauses all requests of a model with one deployment when the upstream answers 429."""
@@ -793,7 +842,7 @@ class Limiter(CustomLogger):
             return
         # An SDK replaces the error of a refusal.
         is_refusal = admission.refused or getattr(error, "llm_provider", None) == "redis_cell"
-        if is_refusal or not _has_one_deployment(model):
+        if is_refusal or _is_of_caller(kwargs) or not _has_one_deployment(model):
             return
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         own = getattr(error, "litellm_response_headers", None) or {}
@@ -820,15 +869,18 @@ class Limiter(CustomLogger):
     def _mine(self, kwargs: Any) -> Admission | None:
         """Returns the admission of this request, or of an upstream request that LiteLLM has added to it."""
         admission, name = _admission.get(), _call_id(kwargs)
-        return admission if admission is None or name == admission.call_id else admission.own.get(name)
+        while admission is not None and name != admission.call_id:
+            if name in admission.own:
+                return admission.own[name]
+            admission = admission.outer
+        return admission
 
-    async def _settle(self, admission: Admission, tokens: int | None, dollars: float | None) -> None:
+    async def _settle(self, admission: Admission, tokens: int | None, price: int | None) -> None:
         if admission.settled:
             return
         admission.settled = True
         admission.done.set()
         # The shield settles the request even if it is cancelled now.
-        price = None if dollars is None else micro_dollars(dollars)
         await asyncio.shield(self._later(self._settle_all(admission, tokens, price)))
 
     async def _settle_all(self, admission: Admission, tokens: int | None, price: int | None) -> None:
@@ -889,17 +941,57 @@ class Limiter(CustomLogger):
         return task
 
 
-def _made(make: Callable[[Any], Limit], count: Any) -> Limit | None:
-    return None if count is None else make(count)
-
-
 def _total(usage: Any) -> int | None:
-    """Returns the tokens in a usage report, or None if it has none."""
-    total = usage.get("total_tokens") if isinstance(usage, Mapping) else getattr(usage, "total_tokens", None)
-    if total is None and usage is not None:
-        parts = [getattr(usage, name, None) for name in ("input_tokens", "output_tokens")]
-        total = sum(part for part in parts if isinstance(part, int)) if any(parts) else None
-    return total if isinstance(total, int) and total >= 0 else None
+    """Returns the tokens in a usage report, or None if it has none. Not every upstream reports the total."""
+
+    def read(*names: str) -> list[int]:
+        parts = (usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None) for name in names)
+        return [part for part in parts if isinstance(part, int)]
+
+    totals = (read("total_tokens"), read("prompt_tokens", "completion_tokens"), read("input_tokens", "output_tokens"))
+    total = max((sum(parts) for parts in totals if parts), default=-1)
+    return total if total >= 0 else None
+
+
+def _micros(dollars: Any) -> int | None:
+    """Returns a price in millionths of a dollar, or None if it is none: an upstream may report a usage below 0."""
+    with contextlib.suppress(TypeError, ValueError):
+        return micro_dollars(dollars)
+    return None
+
+
+def _used(response: Any, dollars: Any, api: object = None, is_cached: bool = False) -> tuple[int | None, int | None]:
+    """Returns the tokens and the price of an answer, in millionths of a dollar. None is unknown."""
+    if is_cached or _name(api) in STORED:
+        return 0, 0
+    tokens, price = _total(getattr(response, "usage", None)), _micros(dollars)
+    if tokens == 0 and getattr(response, "object", None):  # which is LiteLLM's usage if the upstream reports none
+        return None, price or None
+    return tokens, price
+
+
+def _like_openai(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the text of a request of Google's API, and its longest answer, under the names that OpenAI's API has."""
+
+    def text(content: Any) -> Any:
+        if isinstance(content, Mapping):
+            return [text(part) for name, part in content.items() if name not in ("inlineData", "inline_data")]
+        return [text(part) for part in content] if isinstance(content, list) else content
+
+    given = data.get("generationConfig")
+    config = cast(Mapping[str, Any], given) if isinstance(given, Mapping) else {}
+    contents = [text(data.get(name)) for name in ("contents", "systemInstruction", "system_instruction")]
+    return {"messages": contents, "max_tokens": config.get("maxOutputTokens"), "n": config.get("candidateCount")}
+
+
+def _failed(error: object) -> tuple[int | None, int | None]:
+    """Returns the usage of a request that has failed. The upstream may answer one after its timeout."""
+    return (None, None) if isinstance(error, litellm.Timeout) else (0, 0)
+
+
+def _name(api: object) -> str:
+    """Returns the name of an API, which may be a member of an enumeration."""
+    return str(getattr(api, "value", api))
 
 
 def _is_batch(response: Any) -> bool:
