@@ -241,6 +241,11 @@ fn the_key_lives_as_long_as_anything_can_come_back() {
     near(ttl(&mut client), 300_000);
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 30 x");
     near(ttl(&mut client), 600_000);
+    // A user may want it to live on.
+    client.call("COPY h kept");
+    client.call("PERSIST kept");
+    rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD kept 30 x");
+    assert_eq!(client.int("PTTL kept"), -1);
     // A total with an idle time lives at least as long as its held parts.
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 900 x");
     near(ttl(&mut client), 900_000);
@@ -314,12 +319,25 @@ fn what_was_held_of_a_total_that_was_forgotten_does_not_come_back() {
     let_run_out();
     rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h 60000 new"));
     assert_eq!(client.int("GET q"), 4);
+    // Another limiter's parts are all that the call carries out. A refusal carries out the last one.
+    rows(&mut client, &format!("CL.MSETTLE {total} 1 MS HOLD h new"));
+    assert_eq!(lives(&mut client), None);
+    rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h 1000 dead"));
+    each_takes(&mut client, 0..1_000, "p FIXED 9999 60000 1 MS HOLD h 1000");
+    std::thread::sleep(std::time::Duration::from_millis(1_002));
+    rows(&mut client, &format!("CL.MTAKE p FIXED 9999 60000 1 {total} 1 MS HOLD h 60000 new"));
+    assert_eq!(lives(&mut client), Some(client.int("PEXPIRETIME q")));
+    rows(&mut client, &format!("CL.MSETTLE {total} 1 MS HOLD h new"));
+    rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h {SHORT} dead"));
+    let_run_out();
+    assert_eq!(first(&mut client, &format!("CL.MTAKE {total} 9999 MS HOLD h"))[0], 1);
+    assert_eq!(lives(&mut client), None);
     // The key is of another limiter since.
+    rows(&mut client, "CL.MTAKE q FIXED 9999 TOTAL IDLE 60 1 HOLD g 60 new");
     client.call("DEL q");
-    rows(&mut client, "CL.MTAKE q THROTTLE 9 1 60 1 HOLD h 60 new");
-    rows(&mut client, "CL.MSETTLE q THROTTLE 9 1 60 1 HOLD h new");
-    rows(&mut client, "CL.MSETTLE t FIXED 9 TOTAL 1 HOLD h alive");
-    assert_eq!(client.int("EXISTS h"), 0);
+    rows(&mut client, "CL.MTAKE q THROTTLE 9 1 60 1 HOLD g 60 new");
+    rows(&mut client, "CL.MSETTLE q THROTTLE 9 1 60 1 HOLD g new");
+    assert_eq!(client.int("EXISTS g"), 0);
 }
 
 /// Ended parts of rates only take memory, and are looked for when others are added.
@@ -653,6 +671,7 @@ fn a_key_of_something_else_is_an_error_behind_once_and_before_the_limiters() {
         ("HSET h a b", WRONGTYPE),
         ("ZADD h 0 a", foreign),
         ("ZADD h 0 part", foreign),
+        ("ZADD h 0 parts", foreign),
         ("CL.LOG h 5 60", foreign),
         ("CL.ACQUIRE h 5 60 me", foreign),
     ] {

@@ -13,6 +13,7 @@ fn calls() -> Vec<(String, &'static str, &'static [&'static str])> {
         ("CL.THROTTLE CL.THROTTLE 15 30 3600 5 SATURATE", "CL.THROTTLE", &["SET"][..]),
         ("CL.ACQUIRE CL.ACQUIRE 15 1800 you", "CL.ACQUIRE", LEASES),
         ("CL.RENEW CL.ACQUIRE 7200 you", "CL.ACQUIRE", LEASES),
+        ("CL.MTAKE q THROTTLE 15 30 3600 1 HOLD h 60 me", "h", &["SET", "ZADD", "ZREM", "PEXPIREAT"]),
     ];
     all.chain(more.map(|(call, key, effects)| (call.to_owned(), key, effects))).collect()
 }
