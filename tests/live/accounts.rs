@@ -1,7 +1,7 @@
 //! Totals: counts without end, and what they keep of the expiry of their keys. Chains: pools in order,
 //! joined by `ELSE` and `SPILL`.
 
-use crate::common::{BINARY, Client, Server, wait_until};
+use crate::common::{BINARY, Client, Server, Waiter, wait_for_blocked, wait_until};
 use crate::several::rows;
 
 /// The time until the key expires in milliseconds, or -1.
@@ -153,6 +153,21 @@ fn units_come_from_what_is_included_then_bought_then_paid() {
     for (tokens, cents) in [(14_801, 144), (15_001, 57)] {
         assert_eq!(take(tokens, cents)[0], "1 15000 4800 -1 -1 0");
     }
+}
+
+/// A place may be given back at any time, so a chain with one waits, although its other pool never admits the
+/// call. At its turn, it counts the client behind it.
+#[test]
+fn a_chain_with_a_place_waits_for_it_and_counts_who_waits_behind() {
+    let (server, mut client) = Server::with_client();
+    client.call("CL.ACQUIRE l 1 3600 other");
+    let call = "CL.BMTAKE k THROTTLE 9 1 60 2 p FIXED 1 60 5 ELSE l LEASE 1 3600 me";
+    let mut first = Waiter::ask(&server, call);
+    wait_for_blocked(&mut client, 1);
+    let _second = Waiter::ask(&server, "CL.BMTAKE k THROTTLE 9 1 60 3 l LEASE 1 3600 you");
+    wait_for_blocked(&mut client, 2);
+    client.call("CL.RELEASE l other");
+    assert!(first.answer().contains(" 0 10 5 -1 "), "8 are left, and 3 of them wanted");
 }
 
 #[test]

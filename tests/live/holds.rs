@@ -78,6 +78,10 @@ fn a_limiter_in_debt_does_not_refuse_what_renews() {
             assert_eq!(first(&mut client, &format!("CL.{verb} {call}"))[0], refused, "{verb} {call}");
         }
     }
+    for _ in 0..2 {
+        let renewed = first(&mut client, "CL.MTAKE q FIXED 5 3600 0 HOLD h 60 me ONCE once 60");
+        assert_eq!(renewed[0], 0, "the stored reply, too");
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl<'c> Request<'c> {
     ) -> Result<Pending<'c>, Error> {
         let target = self.target(named, call, key, now);
         let share = plan.taken(at).map(|units| faults::part(units, named.limiter.units()));
-        let mut pending = match seen {
+        let pending = match seen {
             Some(seen) if !named.is_pool => seen.decide(at, &named.limiter, &target, verb)?,
             Some(seen) if verb == Verb::Settle => {
                 seen.settle(at, &named.limiter, &target, Used::Share(share))?
@@ -102,9 +102,6 @@ impl<'c> Request<'c> {
             },
         };
         pending.check()?;
-        if self.is_turn && !named.is_pool {
-            self.count_behind(named, &target, seen.map(|seen| (seen, at)), &mut pending)?;
-        }
         Ok(pending)
     }
 
