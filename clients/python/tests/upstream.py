@@ -56,7 +56,7 @@ class Upstream:
             await start(send, 200, {"content-type": "application/json"})
             await write(send, batch(scope["path"]), False)
             return
-        if scope["method"] == "GET":  # a stored response
+        if scope["method"] == "GET" and "/responses/" in scope["path"]:  # a stored one
             await start(send, 200, {"content-type": "application/json"})
             await write(send, json.dumps(answer("/responses", 200, 10)).encode(), False)
             return
