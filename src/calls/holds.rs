@@ -475,7 +475,7 @@ impl<'c> Seen<'_, '_, 'c> {
                 _ if of.is_idle() => None,
                 _ => continue,
             };
-            if of.are_left || self.owner.as_ref().is_some_and(|owner| owner.holds(of.name)) {
+            if of.are_left || self.owner.as_mut().is_some_and(|owner| owner.holds(of.name)) {
                 // Parts of an earlier life that are left must not be taken for parts of the present one.
                 let are_mixed = !of.has_lived && of.next.is_some_and(|next| next <= self.now);
                 if let Some(expiry) = expiry.filter(|_| !are_mixed) {

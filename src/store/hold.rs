@@ -122,9 +122,8 @@ impl<'n> Owner<'n> {
     }
 
     /// Whether it holds something of the limiter `key` after the call.
-    pub fn holds(&self, key: &[u8]) -> bool {
-        let slot = self.record.iter().find(|(own, _)| **own == *key).map(|(_, slot)| slot);
-        slot.or_else(|| self.further.get(key)).is_some_and(|slot| slot.after.is_some())
+    pub fn holds(&mut self, key: &[u8]) -> bool {
+        self.slot(key).is_some_and(|slot| slot.after.is_some())
     }
 
     /// Whether the call has removed the part of the limiter `key`.
