@@ -246,8 +246,7 @@ fn the_key_lives_as_long_as_anything_can_come_back() {
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 30 x");
     near(ttl(&mut client), 600_000);
     // A user may want it to live on.
-    client.call("COPY h kept");
-    client.call("PERSIST kept");
+    client.call("ZUNIONSTORE kept 1 h");
     rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD kept 30 x");
     assert_eq!(client.int("PTTL kept"), -1);
     // A total with an idle time lives at least as long as its held parts.
@@ -303,12 +302,12 @@ fn what_was_held_of_a_total_that_was_forgotten_does_not_come_back() {
     rows(&mut client, "CL.MTAKE t FIXED 9 TOTAL 1 HOLD h 60 alive");
     // It has expired, and calls that do not name HOLD have begun it again.
     rows(&mut client, &format!("CL.MTAKE q FIXED 9999 TOTAL IDLE {SHORT} 50 MS HOLD h {SHORT} dead"));
-    assert_eq!(lives(&mut client), Some(client.int("PEXPIRETIME q")));
+    assert_eq!(lives(&mut client), Some(client.expiry_ms("q")));
     let_run_out();
     rows(&mut client, &format!("CL.MTAKE {total} 60 MS"));
     rows(&mut client, &format!("CL.MTAKE {total} 10 MS HOLD h 60000 new"));
     assert_eq!(client.int("GET q"), 70);
-    assert_eq!(lives(&mut client), Some(client.int("PEXPIRETIME q")));
+    assert_eq!(lives(&mut client), Some(client.expiry_ms("q")));
     rows(&mut client, &format!("CL.MSETTLE {total} 0 MS HOLD h new"));
     assert_eq!((client.int("GET q"), lives(&mut client)), (60, None));
     // More has run out than one call carries out, and what is held of the new life comes back.
@@ -330,7 +329,7 @@ fn what_was_held_of_a_total_that_was_forgotten_does_not_come_back() {
     each_takes(&mut client, 0..1_000, "p FIXED 9999 60000 1 MS HOLD h 1000");
     std::thread::sleep(std::time::Duration::from_millis(1_002));
     rows(&mut client, &format!("CL.MTAKE p FIXED 9999 60000 1 {total} 1 MS HOLD h 60000 new"));
-    assert_eq!(lives(&mut client), Some(client.int("PEXPIRETIME q")));
+    assert_eq!(lives(&mut client), Some(client.expiry_ms("q")));
     rows(&mut client, &format!("CL.MSETTLE {total} 1 MS HOLD h new"));
     rows(&mut client, &format!("CL.MTAKE {total} 1 MS HOLD h {SHORT} dead"));
     let_run_out();
