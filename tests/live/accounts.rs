@@ -168,6 +168,27 @@ fn a_chain_with_a_place_waits_for_it_and_counts_who_waits_behind() {
     wait_for_blocked(&mut client, 2);
     client.call("CL.RELEASE l other");
     assert!(first.answer().contains(" 0 10 5 -1 "), "8 are left, and 3 of them wanted");
+    // The same if the other pool only admits it after the timeout.
+    client.call("CL.MTAKE p FIXED 1 DAY 1");
+    let call = "CL.BMTAKE o THROTTLE 9 1 60 1 p FIXED 1 DAY 1 ELSE l LEASE 1 3600 they TIMEOUT 60";
+    let mut third = Waiter::ask(&server, call);
+    wait_for_blocked(&mut client, 2);
+    client.call("CL.RELEASE l me");
+    client.call("CL.RELEASE l you");
+    assert!(third.answer().starts_with("0 "));
+}
+
+/// At its turn, a client counts those who wait for a limiter behind its first one, whole.
+#[test]
+fn a_turn_counts_who_waits_for_a_further_limiter() {
+    let (server, mut client) = Server::with_client();
+    client.call("CL.MTAKE l THROTTLE 0 1 3600 1 k THROTTLE 3 1 3600 1");
+    let _waits = Waiter::ask(&server, "CL.BMTAKE k THROTTLE 3 1 3600 4");
+    wait_for_blocked(&mut client, 1);
+    let mut served = Waiter::ask(&server, "CL.BMTAKE l THROTTLE 0 1 3600 1 k THROTTLE 99 1 3600 2");
+    wait_for_blocked(&mut client, 2);
+    client.call("DEL l");
+    assert!(served.answer().contains(" 0 100 93 -1 "), "97 are left, and 4 of them wanted");
 }
 
 #[test]

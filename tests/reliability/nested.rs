@@ -262,9 +262,9 @@ pub fn what_a_call_takes_and_gives_back_is_published() {
     assert_eq!(rows[0][0], 1, "{rows:?}");
     assert_eq!(client.get::<Vec<i64>, _>("MGET sets dels"), [1, 1]);
     // It gives back once what it has taken.
-    let orders = ["set a CL.THROTTLE a 9 10 3600 4", "new a CL.THROTTLE b 9 10 3600 8"];
+    let orders = ["new b CL.MTAKE a THROTTLE 9 10 3600 4 c THROTTLE 9 10 3600 8"];
     let (_server, mut client) = start_with(Options::new(), &orders);
-    client.call("CL.MTAKE a THROTTLE 9 10 3600 1 b THROTTLE 9 10 3600 3");
+    client.call("CL.MTAKE a THROTTLE 9 10 3600 1 b THROTTLE 9 10 3600 1 c THROTTLE 9 10 3600 3");
     assert_eq!(client.ints("CL.PEEK a 9 10 3600")[..3], [0, 10, 6]);
 }
 
