@@ -352,7 +352,10 @@ def test_the_fake_answers_as_the_server_does(blocking: redis.Redis) -> None:
         for call, real in zip(calls, Cell(blocking).pipeline(*calls), strict=True):
             faked = fake.run(call)
             rows, real_rows = [[answer.combined, *answer.values()] for answer in (faked, real)]
-            facts, real_facts = [[(type(row), row.limit, row.remaining) for row in each] for each in (rows, real_rows)]
+            facts, real_facts = [
+                [(type(row), row.limit, row.remaining, getattr(row, "taken", 0)) for row in each]
+                for each in (rows, real_rows)
+            ]
             assert (facts, faked.parts) == (real_facts, real.parts), (seed, call)
             # The clock of the server goes on, and that of the fake stands still.
             for name in ("retry_after", "reset_after"):

@@ -305,22 +305,21 @@ def together(
     chains: list[_Chain], waits: dict[Key, int], look: Looking, by: DecidedBy, taking: bool
 ) -> Together[Answer]:
     """Returns the answer to a call whose limiters had these waits, with the present state of each."""
-    given = {take.key: part for chain in chains for take, part in chain.parts}
     admitted = not any(chain.wait for chain in chains if not chain.takes[0].shadow)
-    rows, whole = dict[Key, Answer](), dict[Key, Answer]()
+    in_order = any(len(chain.takes) > 1 for chain in chains)
+    given, rows, whole = dict[Key, int](), dict[Key, Answer](), dict[Key, Answer]()
     for chain in chains:
+        if admitted and not (in_order and chain.renews):
+            given.update((take.key, part) for take, part in chain.parts)
         for take in chain.takes:
-            part = given.get(take.key, 0) if taking and admitted else 0
+            part = given.get(take.key, 0) if taking else 0
             rows[take.key] = _answer(look(take, 0, 0), waits[take.key], part, by)
         first = chain.takes[0].key
         whole[first] = rows[first]
         if len(chain.takes) > 1:
             limit, remaining, reset = chain.numbers(look)
             whole[first] = _answer(Look(limit, remaining, 0, reset), chain.wait, 0, by)
-    parts = dict[Key, int]()
-    if len(rows) > len(chains):
-        renewed = {chain.parts[0][0].key for chain in chains if chain.renews}
-        parts = {key: given.get(key, 0) if admitted and key not in renewed else 0 for key in rows}
+    parts = {key: given.get(key, 0) for key in rows} if in_order else {}
     counted = [chain.takes[0].key for chain in chains if not chain.takes[0].shadow]
     return Together(answers.combined(whole, counted), rows, parts=parts)
 
