@@ -572,14 +572,21 @@ functions! {
         // The key of the caller is the very string that a command is given which runs inside.
         let key = plain.starts_with('s').then_some(a1);
         match server::call(index(ctx), words, key, &flags) {
-            Ok(reply) => reply.map_or(0, |reply| with(|world| world.replies.insert(reply))),
+            Ok(reply) => reply.map_or(0, |reply| with(|world| {
+                world.owned_replies += 1;
+                world.replies.insert(reply)
+            })),
             Err(errno) => {
                 fail(errno);
                 0
             }
         }
     }
-    "FreeCallReply" = fn free_call_reply(reply: usize) { with(|world| world.replies.remove(reply)); }
+    "FreeCallReply" = fn free_call_reply(reply: usize) {
+        with(|world| {
+            world.owned_replies -= usize::from(world.replies.remove(reply).is_some());
+        });
+    }
     "CallReplyType" = fn call_reply_type(reply: usize) -> c_int {
         with(|world| match world.replies.get(reply) {
             Some(Reply::Text(_) | Reply::Simple(_)) => 0,

@@ -159,11 +159,17 @@ fn finish(module: &Module, memory: i64) {
         if left > 0 && world.violations.is_empty() {
             world.violates("memory", format!("{left} allocations are left when the module is unloaded"));
         }
-        if !world.texts.is_empty() && world.violations.is_empty() {
-            let texts: Vec<String> =
-                world.texts.iter().map(|text| text.bytes.escape_ascii().to_string()).take(3).collect();
-            let count = world.texts.len();
-            world.violates("memory", format!("{count} strings are never freed: {texts:?}"));
+        let texts: Vec<String> =
+            world.texts.iter().map(|text| text.bytes.escape_ascii().to_string()).take(3).collect();
+        for (what, left) in [
+            (format!("strings {texts:?}"), world.texts.len()),
+            (String::from("replies"), world.owned_replies),
+            (String::from("sections of INFO"), world.infos.len()),
+            (String::from("users"), world.users.len()),
+        ] {
+            if left > 0 && world.violations.is_empty() {
+                world.violates("memory", format!("{left} {what} are never freed"));
+            }
         }
         if !world.blocked.is_empty() && world.violations.is_empty() {
             world.violates("memory", "clients are never unblocked");

@@ -281,8 +281,10 @@ pub struct World {
     pub texts: Slab<Text, 1>,
     /// The open keys.
     pub open: Slab<OpenKey, 2>,
-    /// Replies of the server's commands.
+    /// Replies of the server's commands, and their elements.
     pub replies: Slab<Reply, 3>,
+    /// How many replies the module has to free, which does not free elements.
+    pub owned_replies: usize,
     /// Sections of INFO.
     pub infos: Slab<BTreeMap<String, String>, 4>,
     /// Blocked clients.
