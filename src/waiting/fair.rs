@@ -11,6 +11,7 @@ use redis_cell_core::{Instant, Span};
 
 use super::index::{self, AnyQueue, Decides, End, FairCall, Id, Index, Looks, Others, Place, Waiter, locked};
 use super::slots;
+use super::timer::Budget;
 use crate::error::Error;
 use crate::ffi::{self, Call, Handles, Rejection};
 use crate::outcome::Outcome;
@@ -88,13 +89,8 @@ fn next(id: Id, now: Instant) -> Step {
             let client = entry.clients.get(&ticket)?;
             let FairCall { arguments, decides, .. } = client.call.as_ref()?;
             let (waiter, arguments) = (Waiter { id, ticket }, Arc::clone(arguments));
-            Some(Head {
-                waiter,
-                arguments,
-                command: client.command,
-                number: client.number,
-                decides: *decides,
-            })
+            let (command, number) = (client.command, client.number);
+            Some(Head { waiter, arguments, command, number, decides: *decides })
         };
         if let Some(head) = looks.repeats.pop_first().and_then(head) {
             return Step::Repeat(head);
@@ -135,9 +131,13 @@ fn look_again(index: &mut Index, id: Id) {
 ///
 /// Each call of the server here may run other modules' code, which may change keys and the queue. So every
 /// decision loads its states, and ignores clients that have left.
-pub fn step(call: &Call, id: Id) -> bool {
+pub fn step(call: &Call, id: Id, budget: &mut Budget) -> bool {
     let now = ffi::now();
-    match next(id, now) {
+    let next = next(id, now);
+    if let Step::Repeat(head) | Step::Check(head) | Step::Turn(head) = &next {
+        budget.read(head.arguments.len());
+    }
+    match next {
         Step::None => {
             locked(|index| look_again(index, id));
             false

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 
 use super::index::{self, AnyQueue, Client, End, Id, Index, Place, Waiter, locked};
 use super::slots;
+use super::timer::Budget;
 use crate::ffi::{self, Access, Arg, Call, Handles, Key};
 use crate::outcome::Outcome;
 use crate::store;
@@ -168,7 +169,7 @@ fn turn(id: Id, state: Option<Tat>, now: Instant) -> Due {
 ///
 /// Each call of the server here may run other modules' code, which may change the key and the queue. So every
 /// decision loads its state just before, and nothing is kept between calls.
-pub fn step(call: &Call, id: Id, key: Arg) -> bool {
+pub fn step(call: &Call, id: Id, key: Arg, budget: &mut Budget) -> bool {
     let now = ffi::now();
     let mut handles = Handles::default();
     let Ok(open) = handles.open_alone(call, key, Access::Write) else { return index::come_again(id, now) };
@@ -179,6 +180,7 @@ pub fn step(call: &Call, id: Id, key: Arg) -> bool {
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     };
     let Some((command, client)) = due else { return false };
+    budget.read(CHECK.len());
     if let Err(rejection) = call.would_run(&mut handles, command, key, &CHECK, Some(client)) {
         return dismiss(call, id, now, slots::end(call, call.bytes(key), rejection));
     }

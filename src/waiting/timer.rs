@@ -20,24 +20,33 @@ use crate::outcome::Outcome;
 /// decision that has begun is completed.
 const BUDGET: Duration = Duration::from_millis(1);
 
+/// The most steps in that time, also while the clock stands still. To read an argument of a client is a step.
+const STEPS: usize = 2_000;
+
 /// How far the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
 
-/// The rest of that time, by the processor's clock, which is never set.
-struct Budget {
+/// The rest of that time, by the processor's clock, which is never set, and of those steps.
+pub struct Budget {
     end: Processor,
-    is_spent: bool,
+    left: usize,
 }
 
 impl Budget {
-    pub fn new() -> Self {
+    fn new() -> Self {
         let now = Processor::now();
-        Self { end: now.checked_add(BUDGET).unwrap_or(now), is_spent: false }
+        Self { end: now.checked_add(BUDGET).unwrap_or(now), left: STEPS }
     }
 
-    pub fn is_spent(&mut self) -> bool {
-        self.is_spent = self.is_spent || Processor::now() >= self.end;
-        self.is_spent
+    /// This many arguments of a client are read.
+    pub fn read(&mut self, arguments: usize) {
+        self.left = self.left.saturating_sub(arguments);
+    }
+
+    /// Whether nothing is left for the next step.
+    fn is_spent(&mut self) -> bool {
+        self.left = if Processor::now() < self.end { self.left.saturating_sub(1) } else { 0 };
+        self.left == 0
     }
 }
 
@@ -101,11 +110,11 @@ fn go_on(call: &Call, may_write: bool, budget: &mut Budget) -> bool {
     };
     call.select(db);
     let served = if is_fair {
-        while !budget.is_spent() && fair::step(call, id) {}
+        while !budget.is_spent() && fair::step(call, id, budget) {}
         true
     } else {
-        let served =
-            call.with_name(&name, |key| while !budget.is_spent() && first_come::step(call, id, key) {});
+        let served = call
+            .with_name(&name, |key| while !budget.is_spent() && first_come::step(call, id, key, budget) {});
         served.is_some()
     };
     if budget.is_spent() {

@@ -88,11 +88,6 @@ pub fn step_within(readings: i64, by: i64) {
     STEP_IN.store(readings, Relaxed);
 }
 
-/// Whether such a step is still to come.
-pub fn has_step_ahead() -> bool {
-    STEP_IN.load(Relaxed) >= 0
-}
-
 /// Lets the time of one reading or one call pass.
 pub fn tick() {
     let tick = TICK.load(Relaxed);

@@ -197,9 +197,11 @@ pub struct Judge {
     flows: BTreeMap<(i32, String), Flows>,
     /// Keys of holds that were written while the module's clock was ahead of the wall clock.
     led: BTreeSet<String>,
-    /// Keys with bookings behind clients that wait for them. For each booking, the last client before it, and
-    /// by when that one is served, whatever is charged meanwhile.
-    booked: BTreeMap<(i32, String), Vec<(i128, u64)>>,
+    /// Keys with bookings behind clients that wait for them. For each booking, the last client before it, by
+    /// when that one is served, whatever is charged meanwhile, and how late timers may be until then.
+    booked: BTreeMap<(i32, String), Vec<(i128, u64, i128)>>,
+    /// How late timers may be, because calls have taken this time since the server had last had its turn.
+    late: i128,
     /// Since when the slots of keys are served elsewhere, or the server is a replica, on the monotonic clock.
     left: BTreeMap<u16, i64>,
     demoted: i64,
@@ -209,8 +211,6 @@ pub struct Judge {
     counted: BTreeMap<String, u64>,
     /// How many replies were compared with the contract.
     pub compared: u64,
-    /// How many of them were errors of the limiter's.
-    pub errors: u64,
     /// How many clients were looked at that wait.
     pub looked: u64,
 }
@@ -368,6 +368,9 @@ impl Judge {
         }
         // Where calls take time, they may take most of it.
         let taken = with(|world| world.settings.tick) * (boundary::steps() - before.steps) as i64;
+        self.late += i128::from(taken);
+        self.booked.values_mut().for_each(|booked| booked.retain(|(.., spare)| self.late <= *spare));
+        self.late = if matches!(step, Step::Pass(_)) { 0 } else { self.late };
         // After a step that lets no time pass, the server has not had its turn.
         let has_its_turn = !is_held_up && matches!(step, Step::Pass(nanos) if taken <= nanos / 2);
         if !has_its_turn {
@@ -625,10 +628,7 @@ impl Judge {
                 self.is_late_behind_others(call, db, now, lead, before)
             }
             (Ok(reply), _) => *reply == came,
-            (Err(error), Reply::Error(text)) => {
-                self.errors += 1;
-                text.starts_with(error)
-            }
+            (Err(error), Reply::Error(text)) => text.starts_with(error),
             _ => false,
         };
         let line = || history::line(&answer.words);
@@ -875,11 +875,9 @@ impl Judge {
                     (world.is_out_of_memory() || moved || forbids) && own.call.once.is_none()
                 });
                 if forbidden {
-                    let line = history::line(&answer.words);
-                    let text = format!(
-                        "{line} of client {} is admitted though the server would not run it",
-                        answer.client
-                    );
+                    let (line, client) = (history::line(&answer.words), answer.client);
+                    let text =
+                        format!("{line} of client {client} is admitted though the server would not run it");
                     with(|world| world.violates("contract", text));
                 }
             }
@@ -892,11 +890,9 @@ impl Judge {
             let peers = self.lines.get(&own.place()).and_then(|line| line.peers(own));
             let mut before = peers.into_iter().flat_map(|peers| peers.range(..own.order)).map(|(_, one)| one);
             if let Some(other) = before.find(|client| !gone.contains(client) && waits(client)) {
-                let line = history::line(&answer.words);
-                let text = format!(
-                    "{line} of client {} is admitted before client {other}, who came first",
-                    answer.client
-                );
+                let (line, client) = (history::line(&answer.words), answer.client);
+                let text =
+                    format!("{line} of client {client} is admitted before client {other}, who came first");
                 with(|world| world.violates("contract", text));
             }
         }
@@ -1067,12 +1063,14 @@ impl Judge {
                         // Who needs the whole limit loses the room before the booking if the timer is late,
                         // which counts in milliseconds.
                         let spare = rate.cost(max_burst + 1) + rate.cost(1) / 10 - i128::from(2 * MILLI);
-                        let is_in_time = |client| {
-                            let one = self.waiters.get(client).map(|one| &one.call.parts[0]);
-                            one.is_some_and(|one| one.limit == part.limit && rate.cost(one.quantity) <= spare)
+                        let spare_of = |client| {
+                            let one = &self.waiters.get(client)?.call.parts[0];
+                            (one.limit == part.limit).then(|| spare - rate.cost(one.quantity))
                         };
-                        let last = line.plain.last_key_value();
-                        if let Some((order, _)) = last.filter(|_| line.plain.values().all(is_in_time))
+                        // Of a client by another limit, it is not known.
+                        let least = line.plain.values().map(|client| spare_of(client).unwrap_or(-1)).min();
+                        if let Some((order, _)) = line.plain.last_key_value()
+                            && let Some(spare) = least.filter(|spare| *spare >= 0)
                             && let Some(wait) = wait_of_booking(&answer.reply)
                             && is_known
                             && !call.prepays
@@ -1080,7 +1078,7 @@ impl Judge {
                         {
                             // The time between the last client and the booking is the cost of the latter.
                             let turn = (i128::from(wait) + 1) * call.unit - rate.cost(part.quantity);
-                            booked.push((i128::from(answer.at) + turn, *order));
+                            booked.push((i128::from(answer.at) + turn, *order, spare));
                         }
                     }
                     // The room before a booking may be given to others.
@@ -1287,7 +1285,7 @@ impl Judge {
                 }
                 let late = i128::from(clock::monotonic() - slack);
                 let mut booked = self.booked.get(place).into_iter().flatten();
-                if booked.any(|(at, last)| *at < late && head.order <= *last) {
+                if booked.any(|(at, last, _)| *at < late && head.order <= *last) {
                     stuck(key, head, "a client before a booking, whose time has come,");
                 }
                 continue;

@@ -354,8 +354,6 @@ pub struct World {
     pub awaits_cron: bool,
     /// When it had first run after that, on the monotonic clock.
     pub timed_since: i64,
-    /// Calls of the module API and allocations since the last reset.
-    pub calls: u64,
     /// How many clients have been blocked so far.
     pub blockings: u64,
     /// When keys have expired, on the monotonic clock.

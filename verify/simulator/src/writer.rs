@@ -81,9 +81,7 @@ enum Quantities {
     /// 0, to renew what is held.
     Renewed,
     /// The difference that is settled, with `AGO` or without.
-    Settled {
-        has_age: bool,
-    },
+    Settled(bool),
     /// What was used of what was held.
     Used,
 }
@@ -202,33 +200,16 @@ impl Writer {
         writer.is_wide = number >= 8 && writer.random.u8(..6) == 0;
         let count = if writer.is_wide { writer.random.usize(18..=24) } else { writer.random.usize(2..=7) };
         for at in 0..count {
-            let kind = match (number, at) {
-                (8 | 9, 1 | 2) => "FIXED",
-                _ if writer.is_wide && at % 4 > 0 => "FIXED",
-                (8, 3 | 4) => "LEASE",
-                (1, _) | (10, 0 | 3) => {
-                    if writer.random.u8(..5) > 0 {
-                        "THROTTLE"
-                    } else {
-                        writer.kind()
-                    }
-                }
-                (_, 0) => {
-                    if writer.random.bool() {
-                        "THROTTLE"
-                    } else {
-                        writer.kind()
-                    }
-                }
-                (2 | 7, 1) => {
-                    if writer.random.bool() {
-                        "LEASE"
-                    } else {
-                        writer.kind()
-                    }
-                }
-                _ => writer.kind(),
+            let wanted = match (number, at) {
+                (8 | 9, 1 | 2) => Some("FIXED"),
+                _ if writer.is_wide && at % 4 > 0 => Some("FIXED"),
+                (8, 3 | 4) => Some("LEASE"),
+                (1, _) | (10, 0 | 3) => (writer.random.u8(..5) > 0).then_some("THROTTLE"),
+                (_, 0) => writer.random.bool().then_some("THROTTLE"),
+                (2 | 7, 1) => writer.random.bool().then_some("LEASE"),
+                _ => None,
             };
+            let kind = wanted.unwrap_or_else(|| writer.kind());
             let key = writer.key(format!("{}k{at}", writer.tag), kind);
             writer.keys.push(key);
         }
@@ -344,7 +325,7 @@ impl Writer {
 
     /// A limiter as the words of a call for several, with the quantity of the one that spills over to it.
     fn limiter(&mut self, key: &Key, quantities: Quantities, share: Option<i64>) -> String {
-        let settles = matches!(quantities, Quantities::Settled { .. } | Quantities::Used);
+        let settles = matches!(quantities, Quantities::Settled(_) | Quantities::Used);
         if key.kind == "LEASE" {
             let id = self.random.u8(..6);
             let (limit, lease) = key.limit.split_once(' ').unwrap_or((&key.limit, "1000"));
@@ -354,7 +335,7 @@ impl Writer {
         let mut quantity = self.quantity(key.most);
         match quantities {
             Quantities::Renewed => quantity = 0,
-            Quantities::Settled { .. } if self.chance(60) => quantity = -quantity,
+            Quantities::Settled(_) if self.chance(60) => quantity = -quantity,
             _ => {}
         }
         format!("{} {} {}", key.kind, key.limit, share.unwrap_or(quantity))
@@ -465,7 +446,7 @@ impl Writer {
             let is_alone = word.is_empty() && limiters.get(at + 1).is_none_or(|(_, next)| next.is_empty());
             if is_alone && self.chance(shadows) {
                 line += " SHADOW";
-            } else if is_alone && quantities == (Quantities::Settled { has_age: true }) && self.chance(40) {
+            } else if is_alone && quantities == Quantities::Settled(true) && self.chance(40) {
                 line += &format!(" RESET {}", self.time(0, 2_000));
             }
             // What spills over is of the same quantity.
@@ -481,13 +462,11 @@ impl Writer {
         if self.chance(1) {
             return self.random.choice(["CL.TOP", "CL.TOP 2", "CL.TOP RESET"]).unwrap_or_default().into();
         }
-        let mut key = self.some_key();
+        let key = self.some_key();
         let awaited = self.awaited_key(30).and_then(|name| self.keys.iter().find(|key| key.name == name));
         // What the clients of a queue notice comes more often where there is one.
         let most = if awaited.is_some() { 8 } else { 12 };
-        if let Some(awaited) = awaited {
-            key = awaited.clone();
-        }
+        let key = awaited.cloned().unwrap_or(key);
         let Key { name, limit, .. } = &key;
         let quantity = self.quantity(key.most);
         match key.kind {
@@ -571,14 +550,12 @@ impl Writer {
 
     fn several(&mut self) -> String {
         let what = self.random.u8(..10);
-        if (1..=3).contains(&what)
-            && let Some(line) = self.settled_flow()
-        {
-            return line;
-        }
-        if what == 4
-            && let Some(line) = self.retried()
-        {
+        let awaited = match what {
+            1..=3 => self.settled_flow(),
+            4 => self.retried(),
+            _ => None,
+        };
+        if let Some(line) = awaited {
             return line;
         }
         let (verb, settles) = match what {
@@ -602,7 +579,7 @@ impl Writer {
         let age = (settles && !holds && self.chance(40)).then(|| self.time(0, 1_000));
         let quantities = match (settles, holds) {
             (true, true) => Quantities::Used,
-            (true, false) => Quantities::Settled { has_age: age.is_some() },
+            (true, false) => Quantities::Settled(age.is_some()),
             (false, true) if self.chance(30) => Quantities::Renewed,
             _ => Quantities::Taken,
         };
@@ -735,10 +712,8 @@ impl Writer {
         let is_timer = self.random.u8(..3) == 0;
         let next = with(|world| {
             let timers = world.timers.keys().map(|(at, _)| at * 1_000 - clock::wall());
-            let expiries = world
-                .keys
-                .iter()
-                .filter_map(|(_, _, entry)| Some((entry.expiry? + 1) * MILLI - clock::wall()));
+            let keys = world.keys.iter();
+            let expiries = keys.filter_map(|(_, _, entry)| Some((entry.expiry? + 1) * MILLI - clock::wall()));
             let expiries = expiries.take(if is_timer { 0 } else { usize::MAX });
             timers.chain(expiries).filter(|left| *left > 0).collect::<Vec<_>>()
         });
