@@ -54,7 +54,6 @@ from redis_cell import (
 )
 from redis_cell.testing import AsyncFakeCell, FakeCell
 from redis_cell.waiting import _waiting
-from test_repeated import turns
 from test_unavailable import over_tls
 
 HOURLY = Rate(1, per=3600, burst=0)
@@ -295,11 +294,6 @@ def test_a_guard_waits_as_a_cell_does(cell: Any) -> None:
         assert cell.bmtake(Take("c", HOURLY), timeout=1, once=once)["c"].taken == 1
 
 
-async def test_calls_of_guards_wait_in_the_server(server: servers.Server, client: Any) -> None:
-    guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
-    assert await turns(server, guard, [("a", 1), ("a", 1), ("b", 1)]) == "aba"
-
-
 async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server) -> None:
     async with redis.asyncio.Redis(port=server.port, max_connections=4) as other:
         guard, rate = AsyncGuard(AsyncCell(other), when_unavailable=FailClosed()), Rate(1, per=0.02, burst=0)
@@ -449,15 +443,18 @@ LIMITS: list[tuple[Any, Any]] = [
 ]
 
 
-def same(real: Any, faked: Any) -> None:
+FACTS = ("limit", "remaining", "taken", "over_limit")
+
+
+def same(real: Any, faked: Any, facts: tuple[str, ...] = FACTS) -> None:
     """Compares answers. The server's clock advances by less than a unit."""
     assert type(faked) is type(real)
     if isinstance(real, Together):
         assert faked.parts == real.parts and list(faked) == list(real)
         for row, other in zip((real.combined, *real.values()), (faked.combined, *faked.values()), strict=True):
-            same(row, other)
+            same(row, other, facts)
         return
-    for fact in ("limit", "remaining", "taken", "over_limit"):
+    for fact in facts:
         assert getattr(faked, fact, None) == getattr(real, fact, None), fact
     for name in ("reset_after", "retry_after", "wait"):
         mine, own = getattr(faked, name, None), getattr(real, name, None)
