@@ -42,6 +42,7 @@ from redis_cell import (
     wire,
 )
 from redis_cell.testing import AsyncFakeCell, FakeCell
+from test_using import same
 
 WAYS = [f"{way}-{what}" for way in ("sync", "asyncio") for what in ("module", "functions", "guard", "local", "fake")]
 INCLUDED, BOUGHT, CENTS = "{a}:included", "{a}:bought", "{a}:cents"
@@ -350,17 +351,7 @@ def test_the_fake_answers_as_the_server_does(blocking: redis.Redis) -> None:
         blocking.flushall()
         fake, calls = FakeCell(), list(_calls(seed))
         for call, real in zip(calls, Cell(blocking).pipeline(*calls), strict=True):
-            faked = fake.run(call)
-            rows, real_rows = [[answer.combined, *answer.values()] for answer in (faked, real)]
-            facts, real_facts = [
-                [(type(row), row.limit, row.remaining, getattr(row, "taken", 0)) for row in each]
-                for each in (rows, real_rows)
-            ]
-            assert (facts, faked.parts) == (real_facts, real.parts), (seed, call)
-            # The clock of the server goes on, and that of the fake stands still.
-            for name in ("retry_after", "reset_after"):
-                waits, real_waits = [[getattr(row, name) or 0 for row in each] for each in (rows, real_rows)]
-                assert waits == pytest.approx(real_waits, abs=200), (seed, name, call)
+            same(real, fake.run(call))
 
 
 def test_holds_of_the_fake_run_out_and_outlast_windows_as_in_the_server() -> None:

@@ -185,11 +185,8 @@ def graph_of(chat: ChatOpenAI, search: Search) -> Any:
     async def think(state: MessagesState) -> Any:
         return {"messages": [await bound.ainvoke(state["messages"])]}
 
-    def think_now(state: MessagesState) -> Any:
-        return {"messages": [bound.invoke(state["messages"])]}
-
     graph = StateGraph(MessagesState)
-    graph.add_node("think", think if chat.http_async_client else think_now)
+    graph.add_node("think", think)
     graph.add_node("tools", ToolNode([tool(search)]))
     graph.add_edge(START, "think")
     graph.add_conditional_edges("think", tools_condition)
@@ -275,39 +272,6 @@ async def test_a_loop_is_stopped_at_its_budget(cell: AsyncCell, model: Model, ru
     assert most == 2 and len(model.reports) > 3
     assert all(request.get("stream", False) == stream for request in model.requests)
     assert all(report <= held for report, held in zip(model.reports, asked, strict=False))
-
-
-def test_a_graph_of_threads(blocking: redis.Redis, model: Model) -> None:
-    """Blocking calls of models, and two tools at once."""
-    budget = Budget(Cell(blocking), "run:4", dollars="0.01", steps=11)
-
-    def search(query: str) -> str:
-        """Finds what a query asks for."""
-        with budget.step("search", dollars="0.0002") as step:
-            step.used(dollars="0.0001")
-        return "nothing"
-
-    def price(name: str, prompt: int, answer: int) -> str:
-        assert name == "fake"
-        return f"{prompt / 1e6 + 2 * answer / 1e6:.6f}"
-
-    with openai.DefaultHttpxClient(transport=BudgetTransport(budget, price=price)) as http:
-        chat = ChatOpenAI(
-            model="fake",
-            base_url=model.url + "/v1",
-            api_key="k",  # type: ignore[arg-type]
-            http_client=http,
-            max_tokens=ANSWER,  # type: ignore[call-arg]
-        )
-        with pytest.raises(BudgetExceeded) as stopped:
-            graph_of(chat, search).invoke(FOUND, {"recursion_limit": 100})
-    # Every third step is a call of the model, and the twelfth is one too many.
-    assert (stopped.value.unit, stopped.value.left, len(model.reports)) == ("steps", 0, 4)
-    used = budget.used()
-    assert used["fake"]["steps"] == 4 and used["search"]["steps"] == 7
-    assert used["search"]["dollars"] == Decimal("0.0007")
-    assert used["fake"]["dollars"] == sum(Decimal(price("fake", use.prompt, use.answer)) for use in model.uses)
-    assert budget.left()["dollars"] == Decimal("0.01") - used["search"]["dollars"] - used["fake"]["dollars"]
 
 
 async def test_agents_at_once_share_a_budget(cell: AsyncCell, model: Model) -> None:
@@ -519,30 +483,21 @@ def test_usage_is_read_from_all_apis() -> None:
     # LiteLLM's proxy reports the tokens of Anthropic's cache among those of the prompt, and by themselves too.
     cached = '{"usage":{"prompt_tokens":320,"completion_tokens":44,"total_tokens":364,"cache_read_input_tokens":300}}'
     assert read(cached, "application/json") == (Estimate(320, 44), False)
+    # The usage of the beginning of a message is not that of its answer.
+    begun = anthropic[: anthropic.index('data: {"type":"message_delta"')] + 'data: {"type":"content_block_delta"}\n\n'
+    assert read(begun) == (None, False)
+    without_end = begun + 'data: {"type":"message_delta","usage":{"output_tokens":44}}'
+    assert read(without_end) == (Estimate(320, 44), False)
 
-
-def test_usage_of_the_beginning_of_a_message_is_not_that_of_its_answer() -> None:
-    usage = Usage("text/event-stream")
-    usage.read(b'data: {"type":"message_start","message":{"usage":{"input_tokens":20,"output_tokens":1}}}\n\n')
-    usage.read(b'data: {"type":"content_block_delta","delta":{"text":"a long answer"}}\n\n')
-    assert usage.tokens() is None
-    usage.read(b'data: {"type":"message_delta","usage":{"output_tokens":44}}')  # the stream ends without a line's end
-    assert usage.tokens() == Estimate(20, 44)
-
-
-def test_usage_of_a_part_is_not_that_of_the_whole_answer() -> None:
-    """Some servers report the usage so far in each part of a stream."""
-
+    # Some servers report the usage so far in each part of a stream: it is not that of the whole answer.
     def part(tokens: int, end: str | None) -> bytes:
         choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": end}
         return chunk({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}})
 
+    so_far = part(1, None) + part(2, None)
+    assert read(so_far.decode())[0] is None
     for last in (b"data: [DONE]\n\n", part(2, "stop"), chunk({"choices": [], "usage": {"prompt_tokens": 5}})):
-        usage, broken = Usage("text/event-stream"), Usage("text/event-stream")
-        for each in (usage, broken):
-            each.read(part(1, None) + part(2, None))
-        usage.read(last)
-        assert (usage.tokens(), broken.tokens()) == (Estimate(5, 2), None)
+        assert read((so_far + last).decode())[0] == Estimate(5, 2)
 
 
 def test_a_call_with_several_answers_is_estimated_for_all_of_them() -> None:
@@ -673,25 +628,13 @@ async def test_a_call_that_is_cancelled_while_it_is_settled_leaves_its_connectio
     await leaves_its_connection(model, transport, "CL.MSETTLE", monkeypatch)
 
 
-def test_mistakes_are_named() -> None:
-    budget, cell = Budget(FakeCell(), "run:4", tokens=1, dollars=1), AsyncFakeCell()
-    mistakes: list[tuple[str, Any]] = [
-        ("the budget 'run:4' has dollars, so price must be a function", lambda: BudgetTransport(budget)),
-        ("price must be a function, not '3.00'", lambda: BudgetTransport(budget, price="3.00")),  # type: ignore[arg-type]
-        (
-            "AsyncBudgetTransport needs a AsyncBudget",
-            lambda: AsyncBudgetTransport(budget),
-        ),  # type: ignore[type-var]
-        ("BudgetTransport needs a Budget, or a function, not 'run:4'", lambda: BudgetTransport("run:4")),  # type: ignore[type-var]
-        ("unexpected keyword argument 'tokens'", lambda: BudgetTransport(budget, tokens=3)),  # type: ignore[call-arg]
-        (
-            "price must return dollars, but returns None for the model 'gpt'",
-            lambda: httpx.Client(transport=BudgetTransport(budget, price=lambda *_: None)).post(  # type: ignore[arg-type,return-value]
-                "http://127.0.0.1:1/v1/chat/completions", json={"model": "gpt", "messages": []}
-            ),
-        ),
-        ("estimate must be a function", lambda: AsyncBudgetTransport(AsyncBudget(cell, "a", tokens=1), estimate=1)),  # type: ignore[arg-type]
-    ]
-    for text, mistake in mistakes:
-        with pytest.raises((TypeError, ValueError), match=text):
-            mistake()
+def test_a_price_is_a_function_that_returns_dollars() -> None:
+    budget, body = Budget(FakeCell(), "run:4", tokens=1, dollars=1), {"model": "gpt", "messages": []}
+    with pytest.raises(ValueError, match="the budget 'run:4' has dollars, so price must be a function"):
+        BudgetTransport(budget)
+    with pytest.raises(TypeError, match="AsyncBudgetTransport needs a AsyncBudget"):
+        AsyncBudgetTransport(budget)  # type: ignore[type-var]
+    transport = BudgetTransport(budget, price=lambda *_: None)  # type: ignore[arg-type,return-value]
+    named = "price must return dollars, but returns None for the model 'gpt'"
+    with httpx.Client(transport=transport) as http, pytest.raises(ValueError, match=named):
+        http.post("http://127.0.0.1:1/v1/chat/completions", json=body)

@@ -223,7 +223,6 @@ def test_what_cannot_be_is_an_error(build: object, message: str) -> None:
         (lambda: Account(FakeCell(), lambda n: 5, holds="h").peek(), "a limiter of a call must be Take, Spill or Else"),
         (lambda: Account(FakeCell(), take, holds="h").hold("5").__enter__(), "quantity must be a whole number"),
         (lambda: Account(FakeCell(), take, holds="h").hold(5).used("5"), "quantity must be a whole number, not '5'"),
-        (lambda: Budget(FakeCell(), "r", tokens=5, warn_at="8"), "warn_at must be several shares, not '8'"),
         (lambda: Budget(FakeCell(), "r", tokens=5, warn_at=["8"]), "a share of warn_at must be float or int, not '8'"),
         (lambda: Local(share="4"), "share must be a whole number, not '4'"),
         (lambda: Local(share=4, ask_again="1"), "ask_again must be seconds or a timedelta, not '1'"),

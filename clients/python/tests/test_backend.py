@@ -15,15 +15,13 @@ from limits.strategies import FixedWindowRateLimiter
 
 import redis_cell.limits
 import servers
-from conftest import Awaitable, guard_of
+from conftest import guard_of
 from redis_cell import (
     Admitted,
-    AsyncLeased,
     FailClosed,
     FailOpen,
     Fixed,
     Lease,
-    Leased,
     Log,
     Rate,
     Refused,
@@ -114,23 +112,6 @@ async def test_waits_without_the_module_ask_again(library: servers.Server, conne
             await guard.bmtake(soon, timeout=10, maxlen=5)
 
 
-@pytest.mark.parametrize("limit", [Rate.per_day(100), Fixed.per_month(100)], ids=["rate", "fixed"])
-async def test_leases_of_units(
-    library: servers.Server, flavor: tuple[str, str], connect: Any, limit: Rate | Fixed
-) -> None:
-    key, cell = "k", connect(library.port, backend="auto")
-    leased: Any = AsyncLeased(cell, limit, least=30, most=30, hold=3600)
-    if flavor[1] == "sync":
-        leased = Awaitable(Leased(cell.cell, limit, least=30, most=30, hold=3600))
-    for _ in range(10):
-        assert await leased.take(key)
-    calls = [library.calls(name) for name in ("fcall", "cl.throttle", "cl.fixed")]
-    assert sum(calls) == 1 and (not calls[0]) == library.module
-    assert (await cell.mpeek(Take(key, limit))).combined.remaining == 70
-    await leased.give_back()
-    assert (await cell.mpeek(Take(key, limit))).combined.remaining == 90
-
-
 async def test_a_user_who_may_run_functions_alone(connect: Any) -> None:
     with servers.running(module=False) as server, server.admin as admin:
         commands = "+fcall +fcall_ro +time +get +set +del +pexpiretime +client +hello"
@@ -141,13 +122,6 @@ async def test_a_user_who_may_run_functions_alone(connect: Any) -> None:
             await cell.throttle("k", RATE)
         server.load_functions()
         assert await cell.throttle("k", RATE)
-
-
-async def test_a_key_goes_from_one_to_the_other(server: servers.Server, connect: Any) -> None:
-    server.load_functions()
-    cells = [connect(server.port, backend=backend) for backend in ("module", "functions")]
-    left = [(await cells[n % 2].throttle("k", RATE)).remaining for n in range(9)]
-    assert left == [7, 6, 5, 4, 3, 2, 1, 0, 0]
 
 
 async def test_auto_determines_the_backend_again_when_the_module_is_gone(connect: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import signal
@@ -216,27 +215,6 @@ def test_a_warning_that_fails_changes_no_charge(caplog: pytest.LogCaptureFixture
         step.used(tokens=1)
 
 
-async def test_agents_in_parallel_never_overspend(client: redis.asyncio.Redis) -> None:
-    budgets = [AsyncBudget(AsyncCell(client), "run:4", tokens=1000) for _ in range(20)]
-    most = 0
-
-    async def agent(budget: AsyncBudget, used: int) -> int:
-        nonlocal most
-        done = 0
-        while True:
-            try:
-                async with budget.step("search", tokens=30) as step:
-                    most = max(most, int(await client.get("{run:4}:tokens")))
-                    step.used(tokens=used)
-                    done += used
-            except BudgetExceeded:
-                return done
-
-    done = await asyncio.gather(*(agent(budget, 7 + number) for number, budget in enumerate(budgets)))
-    assert sum(done) == int(await client.get("{run:4}:tokens")) <= most <= 1000
-    assert sum(row["tokens"] for row in (await budgets[0].used()).values()) == sum(done)
-
-
 def test_what_a_process_that_is_killed_has_held_comes_back_after_the_period(
     server: servers.Server, blocking: redis.Redis
 ) -> None:
@@ -277,28 +255,15 @@ def test_mistakes_are_named() -> None:
         return Budget(cell, **{"name": "run:4", "tokens": 100, **options})
 
     mistakes: list[tuple[str, Any]] = [
-        ("unexpected keyword argument 'token'", lambda: budget(token=3)),
         ("'run:4' needs tokens, dollars or steps", lambda: budget(tokens=None)),
-        ("tokens must be a whole number, not '3'", lambda: budget(tokens="3")),
-        ("tokens must be at least 1 and at most .*, not 0", lambda: budget(tokens=0)),
-        ("steps must be a whole number, not True", lambda: budget(steps=True)),
         ("dollars must be a number of dollars, not '3,00'", lambda: budget(dollars="3,00")),
-        ("dollars must be from 0.000001 to", lambda: budget(dollars="-1")),
         ("the name of a run must not be empty, nor have any of {}", lambda: budget(name="run{4")),
         ("idle must be longer than period, not 60", lambda: budget(idle=60)),
-        ("warn_at must be shares above 0 and at most 1, not 80", lambda: budget(warn_at=(80,))),
         ("a share of warn_at must be float or int, not True", lambda: budget(warn_at=(True,))),
-        ("tools must be several names, not 'search'", lambda: budget(tools="search")),
-        ("tools must be names, or None for all", lambda: budget(tools=[])),
-        ("tools must be several names, not 0", lambda: budget(tools=0)),
-        ("Budget needs a Cell or a Guard, not str", lambda: Budget("cell", "run:4", tokens=1)),  # type: ignore[arg-type]
         ("AsyncBudget needs an AsyncCell", lambda: AsyncBudget(cell, "run:4", tokens=1)),
         ("has no tool 'finds': its tools are search", lambda: budget(tools=["search"]).step("finds")),
-        ("a tool must not be empty", lambda: budget().step("")),
         ("'search' names dollars, which the budget 'run:4' does not have", lambda: budget().step("search", dollars=1)),
         ("used names dollars, which the budget", lambda: budget().step("search").used(dollars=1)),
-        ("unexpected keyword argument 'token'", lambda: budget().step("search", token=1)),  # type: ignore[call-arg]
-        ("tokens must be at least 0", lambda: budget().step("search").used(tokens=-1)),
         ("the name of a child must not be empty, nor have any of", lambda: budget().child("a:b", tokens=1)),
         (
             "tokens of the budget 'run:4/a' are 101, and those of its parents 100",

@@ -204,13 +204,6 @@ async def test_more_was_used_than_a_call_may_take(cell: Any) -> None:
     assert (await cell.settle(late, hold=Hold("{m}:holds", "a", 60)))["{m}:rate"].remaining == 1
 
 
-async def test_ago_protects_a_window_that_has_begun_since(cell: Any) -> None:
-    limit = Fixed(10, per=1000)
-    await cell.fixed("k", limit, 5)
-    assert (await cell.msettle(Settle("k", limit, -5), ago=2000)).combined.remaining == 5
-    assert (await cell.msettle(Settle("k", limit, -5))).combined.remaining == 10
-
-
 async def test_what_is_settled_after_a_take_is_what_is_still_owed(cell: Any) -> None:
     """By the row of the take and its age, which the settlement sends by itself."""
     rate, bucket, hour = Rate(100, per=10_000), Bucket(100, count=100, per=10_000), Fixed(100, per=3600)
@@ -225,13 +218,6 @@ async def test_what_is_settled_after_a_take_is_what_is_still_owed(cell: Any) -> 
     # No more than the rest of the units that were taken, whatever is requested.
     again = await cell.mtake(Take("{s}:hour", hour, 3))
     assert (await cell.msettle(Settle("{s}:hour", hour, -50), taken=again))["{s}:hour"].remaining == 95
-
-
-async def test_what_has_leaked_meanwhile_is_not_given_back(cell: Any) -> None:
-    held = Rate(10, per=1000)
-    answer = await cell.mtake(Take("held", held, 10))
-    assert (await cell.msettle(Settle("held", held, -10, reset_after=1000), ago=999.999))["held"].remaining == 0
-    assert (await cell.msettle(Settle("held", held, -10), taken=answer))["held"].remaining >= 9
 
 
 async def test_shadow_refuses_nothing(cell: Any) -> None:

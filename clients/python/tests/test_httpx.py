@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -18,9 +15,11 @@ import openai
 import pytest
 import redis
 import redis.asyncio
+from langchain_openai import ChatOpenAI
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic import SecretStr
 
 import servers
 from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Guard, Rate, Take, observe
@@ -53,16 +52,24 @@ def ask(client: openai.OpenAI) -> Any:
     return client.chat.completions.create(model="fake", messages=MESSAGES)
 
 
-@pytest.mark.parametrize("ways", [["openai", "anthropic"], ["langchain"] * 2], ids=["SDKs", "LangChain"])
-def test_all_workers_together_stay_within_the_limit(server: servers.Server, ways: list[str]) -> None:
-    limit, period, calls = 20, 1, 16
-    with serving(Upstream(limit, period)) as upstream:
-        command = [sys.executable, str(Path(__file__).parent / "worker.py")]
-        arguments = [upstream.url, str(server.port), str(calls), str(limit), str(period)]
-        workers = [subprocess.Popen([*command, way, *arguments]) for way in ways]
-        assert [worker.wait() for worker in workers] == [0] * len(ways)
-        assert upstream.refused == 0
-        assert len(upstream.seen) == len(ways) * calls
+async def test_the_sdks_and_langchain_together_stay_within_the_limit(client: Any, cell: Cell) -> None:
+    """With calls from threads, and with calls for asyncio, of which LangChain's come from threads too."""
+    # As many requests in any second as the upstream admits: a burst of half, and the rate of the other half.
+    rate, calls = Rate(10, per=1, burst=9), 8
+    with serving(Upstream(limit=20, period=1)) as upstream:
+        sync = openai_client(cell, upstream, rate)
+        http = anthropic.DefaultAsyncHttpxClient(transport=AsyncTransport(AsyncCell(client), "upstream", rate))
+        other = anthropic.AsyncAnthropic(api_key="k", base_url=upstream.url, http_client=http, max_retries=0)
+        limiter = RateLimiter(cell, "{upstream}:requests", rate)
+        chat = ChatOpenAI(model="fake", base_url=upstream.url + "/v1", api_key=SecretStr("k"), rate_limiter=limiter)
+        with ThreadPoolExecutor() as threads:
+            await asyncio.gather(
+                *(asyncio.wrap_future(threads.submit(ask, sync)) for _ in range(calls)),
+                *(other.messages.create(model="fake", max_tokens=5, messages=MESSAGES) for _ in range(calls)),
+                chat.abatch(["hello"] * calls),
+                asyncio.to_thread(chat.batch, ["hello"] * calls),
+            )
+        assert (upstream.refused, len(upstream.seen)) == (0, 4 * calls)
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])

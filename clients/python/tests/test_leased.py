@@ -166,27 +166,6 @@ async def test_a_total_that_is_used_up_is_refused_forever(blocking: redis.Redis,
         assert not refused and 0 < refused.retry_after <= 3600
 
 
-async def test_many_clients_of_a_hot_key_stay_within_the_bound(server: servers.Server, leased: Any) -> None:
-    """The bound of docs/scaling.md holds, and the server is called for a twentieth of the requests at most."""
-    rate, hold, most, count, requests = Rate.per_second(2000, burst=99), 0.3, 50, 20, 100_000
-    own = [leased(rate, 5, most, hold=hold) for _ in range(count)]
-    started = time.monotonic()
-
-    async def hammer(one: Any) -> int:
-        if isinstance(one, Threaded):  # a thread for all calls, not one for each
-            return await asyncio.to_thread(lambda: sum(bool(one.leased.take("hot")) for _ in range(requests // count)))
-        admitted = 0
-        for _ in range(requests // count):
-            admitted += bool(await one.take("hot"))
-            await asyncio.sleep(0)
-        return admitted
-
-    admitted = sum(await asyncio.gather(*map(hammer, own)))
-    elapsed = time.monotonic() - started
-    assert 100 <= admitted <= 100 + elapsed * 2000 + min(hold * 2000, count * most)
-    assert server.calls("cl.throttle") * 20 <= requests
-
-
 async def test_clients_of_a_window_spend_at_most_its_limit(blocking: redis.Redis, leased: Any) -> None:
     """What they hold of a window that ends is not spent in the next one."""
     assert Cell(blocking).fixed("hot", Fixed(100, per=1))
@@ -282,20 +261,6 @@ async def test_what_is_given_back_to_a_key_of_another_type_ends_nothing(client: 
     await client.hset("cold", "field", "value")
     await leased.give_back()
     assert left(blocking) in (98, 99)
-
-
-async def test_calls_that_wait_are_served_in_order(client: Any) -> None:
-    leased = AsyncLeased(AsyncCell(client), Rate.per_day(100, burst=9), least=10, most=10, hold=LONG)
-    served: list[int] = []
-
-    async def call(place: int) -> bool:
-        verdict = await leased.take("hot")
-        served.append(place)
-        return verdict.admitted
-
-    admitted = await asyncio.gather(*map(call, range(15)))
-    assert served == list(range(15))
-    assert admitted == [True] * 10 + [False] * 5
 
 
 async def test_a_caller_that_gives_up_takes_nothing(client: Any) -> None:

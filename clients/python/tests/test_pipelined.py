@@ -94,15 +94,6 @@ async def test_a_broken_connection_is_an_error_of_each_call_and_of_no_later_one(
     assert (await cell.throttle("other", RATE)).remaining == 99
 
 
-async def test_calls_of_many_turns_are_correct(client: Any) -> None:
-    cell = AsyncCell(client, pipelined=True)
-
-    async def caller(name: int) -> list[int]:
-        return [(await cell.throttle(f"caller{name}", RATE)).remaining for _ in range(50)]
-
-    assert await asyncio.gather(*map(caller, range(20))) == [list(range(99, 49, -1))] * 20
-
-
 async def test_calls_that_wait_have_a_connection_of_their_own(client: Any) -> None:
     cell = AsyncCell(client, pipelined=True)
     await cell.throttle("k", Rate(1, per=0.3))

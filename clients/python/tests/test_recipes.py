@@ -14,7 +14,8 @@ import pytest
 import redis
 
 import servers
-from redis_cell import Cell
+from redis_cell import Cell, Lease, Take
+from redis_cell.testing import FakeCell
 from test_pages import BLOCK, on_ports, text
 
 
@@ -38,33 +39,14 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
         return list(threads.map(work, range(count)))
 
 
-def test_tenants_share_a_gpu_by_their_weights(recipes: dict[str, Any], cell: Cell) -> None:
-    weights, most = {"small": 1, "middle": 2, "large": 4}, 1400
-    turns, inside, fullest = list[str](), Counter[int](), 0
-    lock, number = threading.Lock(), itertools.count()
-
-    def client(index: int) -> None:
-        tenant = list(weights)[index % 3]
-
-        def work() -> None:
-            nonlocal fullest
-            with lock:
-                turns.append(tenant)
-                inside[0] += 1
-                fullest = max(fullest, inside[0])
-            time.sleep(0.001)
-            with lock:
-                inside[0] -= 1
-
-        while next(number) < most + 48:
-            recipes["on_the_gpu"](cell, tenant, weights[tenant], work)
-
-    at_once(48, client)
-    # Not the first turns, when not all tenants have come, nor the last ones, when some have gone.
-    shares = Counter(turns[100 : most - 100])
-    for tenant, weight in weights.items():
-        assert abs(shares[tenant] - 1200 * weight / 7) < 60, shares
-    assert 2 <= fullest <= 8
+def test_tenants_share_a_gpu_by_their_weights(recipes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the server does, and test_tenants_share_an_account_by_the_tokens_that_they_use shows it."""
+    fake, told, busy = FakeCell(), list[Any](), Take("gpu:busy", Lease(8, lease=120, holder="other"))
+    run = fake.run
+    monkeypatch.setattr(fake, "run", lambda call: (told.append(call.arguments), run(call))[1])
+    assert recipes["on_the_gpu"](fake, "large", 4, lambda: fake.mpeek(busy).combined.remaining) == 7
+    assert fake.mpeek(busy).combined.remaining == 8
+    assert {("FLOW", "tenant:large"), ("WEIGHT", 4)} <= set(itertools.pairwise(told[0]))
 
 
 def test_workers_pace_an_upstream_together(recipes: dict[str, Any], cell: Cell, server: servers.Server) -> None:

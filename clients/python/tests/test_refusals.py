@@ -85,7 +85,6 @@ async def test_a_flood_of_refusals_hardly_reaches_the_server(server: servers.Ser
         answer = await both.cell.throttle(f"k{n % 20}", RATE)
         assert isinstance(answer, Refused) and (answer.limit, answer.remaining) == (1, 0)
         waits.append(answer.retry_after)
-    # On a busy machine, signs of life may be late; then calls go to the server.
     # On a busy machine, signs of life are late for a while; then calls go to the server.
     assert server.calls("cl.throttle") - before < 400
     assert both.refusals.recalled > 3600

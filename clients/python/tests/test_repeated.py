@@ -42,25 +42,6 @@ async def blocked(server: servers.Server, count: int) -> None:
     await servers.until(lambda: server.counted("blocked_clients") == count)
 
 
-async def turns(server: servers.Server, cell: Any, waiting: list[tuple[str, int]], settled: int = 0) -> str:
-    """The flows of calls in the order in which they are admitted, one by one. They come in the order of `waiting`."""
-    order, calls = "", dict[asyncio.Future[Any], str]()
-    assert await cell.fixed("k", ONE)
-    for flow, weight in waiting:
-        calls[aside(cell, Take("k", ONE), timeout=None, flow=flow, weight=weight)] = flow
-        await blocked(server, len(calls))
-    if settled:
-        await cell.msettle(Settle("k", ONE, settled), flow=waiting[0][0], weight=1)
-    with server.admin as admin:
-        while calls:
-            admin.delete("k")
-            done, _ = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-            (admitted,) = done
-            assert await admitted
-            order += calls.pop(admitted)
-    return order
-
-
 async def test_a_mix_that_waits(cell: Any) -> None:
     answer = await cell.bmtake(busy("a"), Take("{g}:month", MONTH, 5), timeout=10, flow="acme", weight=2)
     assert answer and answer["{g}:busy"].taken == 1 and answer["{g}:month"].remaining == 995
@@ -72,19 +53,6 @@ async def test_a_mix_that_waits(cell: Any) -> None:
     # A call whose units will not be available in time returns None at once.
     assert await cell.bmtake(Take("{g}:new", SLOW), timeout=None)
     assert await cell.bmtake(Take("{g}:new", SLOW), timeout=900) is None
-
-
-async def test_flows_take_turns_by_their_weights(server: servers.Server, cell: Any) -> None:
-    waiting = [("l", 1)] * 4 + [("h", 3)] * 4
-    assert await turns(server, cell, waiting) == "lhhhlhll"
-
-
-async def test_flows_take_turns_by_what_they_have_used(server: servers.Server, cell: Any) -> None:
-    waiting = [("a", 1)] * 2 + [("b", 1)] * 3
-    assert await turns(server, cell, waiting) == "ababb"
-    server.empty()
-    # The first call of the flow needed two more units than it requested.
-    assert await turns(server, cell, waiting, settled=2) == "bbaba"
 
 
 async def test_the_age_of_what_was_waited_for_is_that_of_its_turn(cell: Any) -> None:

@@ -427,6 +427,7 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
         expected = {"fail_open&ask_again=0.05": 20, "fail_closed": 0, "local&share=4": 2}
         for choice, limiter in limiters.items():
             assert await admitted(limiter, "unavailable") == expected[choice], choice
+            assert limiter.storage.guard.unavailable
             assert bool(await awaited(limiter.test(item, "unavailable"))) == ("open" in choice)
             stats = await awaited(limiter.get_window_stats(item, "unavailable"))
             assert (stats.remaining > 0) == ("open" in choice)

@@ -54,7 +54,6 @@ from redis_cell import (
 )
 from redis_cell.testing import AsyncFakeCell, FakeCell
 from redis_cell.waiting import _waiting
-from test_repeated import turns
 from test_unavailable import over_tls
 
 HOURLY = Rate(1, per=3600, burst=0)
@@ -293,11 +292,6 @@ def test_a_guard_waits_as_a_cell_does(cell: Any) -> None:
     once = Once("once", period=60)
     for _ in range(2):
         assert cell.bmtake(Take("c", HOURLY), timeout=1, once=once)["c"].taken == 1
-
-
-async def test_calls_of_guards_wait_in_the_server(server: servers.Server, client: Any) -> None:
-    guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
-    assert await turns(server, guard, [("a", 1), ("a", 1), ("b", 1)]) == "aba"
 
 
 async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server) -> None:

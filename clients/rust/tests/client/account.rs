@@ -1,12 +1,12 @@
 //! Accounts: pools in order over the module and the functions, and units that come back whatever happens to
 //! their owner.
 
-use crate::client;
 use crate::common::{BINARY, Client, Server, wait_until};
 use crate::functions::library;
 use crate::http::listen;
 use crate::leased::{SOON, connect};
 use crate::unavailable::{NOBODY, two_processes};
+use crate::{client, until};
 use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get};
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
@@ -55,10 +55,7 @@ fn taken(client: &mut Client) -> [i64; 3] {
 }
 
 fn until_taken(client: &mut Client, wanted: [i64; 3]) {
-    wait_until("what is taken", || match taken(client) {
-        seen if seen == wanted => Ok(()),
-        seen => Err(format!("{seen:?} instead of {wanted:?}")),
-    });
+    until("what is taken", wanted, || taken(client));
 }
 
 fn from_each<G: redis_cell_client::Caller>(held: &Held<G>) -> Vec<u64> {
@@ -184,12 +181,9 @@ fn an_owner_that_dies_needs_nothing() {
     let mut look =
         || client.call("CL.MTAKE {a}:included FIXED 10 10000 0 {a}:bought FIXED 10 TOTAL 0 HOLD {a}:holds");
     look();
-    wait_until("the units to come back", || {
+    until("the units to come back", [0, 0, 0], || {
         look();
-        match taken(&mut server.connect()) {
-            [0, 0, 0] => Ok(()),
-            seen => Err(format!("{seen:?}")),
-        }
+        taken(&mut server.connect())
     });
 }
 

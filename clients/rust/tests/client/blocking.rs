@@ -1,15 +1,11 @@
 //! The blocking guard, with a server and with an unavailable one. As in unavailable.rs, no call is sent
 //! twice.
 
-use crate::client;
 use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
-use crate::common::{BINARY, Server, requires, wait_until};
-use crate::functions::library;
+use crate::common::Server;
 use crate::unavailable::{KEY, NOBODY, PATIENCE, limit, served};
-use redis_cell_client::{
-    Backend, BlockingGuard, CellConnection, DecidedBy, Decision, Limit, Rate, TimedConnection, Units,
-    WhenUnavailable,
-};
+use crate::{client, until};
+use redis_cell_client::{BlockingGuard, DecidedBy, Guard, Rate, TimedConnection, Units, WhenUnavailable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -75,8 +71,7 @@ fn a_call_whose_connection_breaks_is_not_sent_again() {
 
 #[test]
 fn calls_share_a_connection_which_an_error_of_a_call_closes() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     inspector.call("LPUSH k x");
     let guard = guard(server.port(), WhenUnavailable::FailClosed);
     for _ in 0..3 {
@@ -85,10 +80,7 @@ fn calls_share_a_connection_which_an_error_of_a_call_closes() {
     // And the connection that counts them.
     assert_eq!(inspector.info("connected_clients"), "2");
     guard.take(KEY, limit(), Units(1)).unwrap_err();
-    wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
-        "1" => Ok(()),
-        seen => Err(seen.to_owned()),
-    });
+    until("the connection to be closed", "1".to_owned(), || inspector.info("connected_clients"));
 }
 
 /// The server has answered, but decides nothing: a reason for the choice.
@@ -167,10 +159,7 @@ fn a_call_does_not_wait_for_a_connection_beyond_its_timeout() {
         })
         .collect();
     for call in calls {
-        wait_until(
-            "the call to end",
-            || if call.is_finished() { Ok(()) } else { Err("it waits".to_owned()) },
-        );
+        until("the call to end", true, || call.is_finished());
         assert!(matches!(call.join().unwrap(), DecidedBy::FailedClosed(_)));
     }
     // A later call has the connection of an earlier one.
@@ -196,9 +185,12 @@ fn a_timeout_covers_connecting_and_calling() {
     assert!(matches!(ask(&patient), DecidedBy::Server(_)));
 }
 
-#[test]
-fn clusters() {
+#[tokio::test]
+async fn clusters() {
     let nodes = cluster();
+    let connection = cluster_client(&nodes).get_async_connection().await.unwrap();
+    let other = Guard::new(connection, WhenUnavailable::FailClosed).timeout(PATIENCE);
+    assert!(matches!(other.take(KEY, limit(), Units(0)).await.unwrap(), DecidedBy::Server(_)));
     let made = Arc::new(AtomicUsize::new(0));
     let connect = {
         let (client, made) = (cluster_client(&nodes), Arc::clone(&made));
@@ -217,27 +209,14 @@ fn clusters() {
     let decided = ask(&guard);
     assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 3), "{decided:?}");
     assert_eq!(made.load(Relaxed), 2);
+    let decided = other.take(KEY, limit(), Units(1)).await.unwrap();
+    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 2), "{decided:?}");
     // A client of a single server cannot follow.
     let owner = nodes.iter().position(|node| !errors(node, "MOVED").is_empty()).unwrap();
     let alone = BlockingGuard::new(client(nodes[owner].port()), WhenUnavailable::FailOpen).timeout(PATIENCE);
-    let error = alone.take(KEY, limit(), Units(1)).unwrap_err();
-    assert_eq!(error.code(), Some("MOVED"), "{error}");
-}
-
-#[test]
-fn the_function_library() {
-    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
-    let server = library();
-    let client = client(server.port());
-    let connect = move |timeout| {
-        Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, Backend::Functions))
-    };
-    let guard = BlockingGuard::with_connections(connect, WhenUnavailable::FailClosed).timeout(PATIENCE);
-    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
-    // Limiters of all kinds are in it.
-    let decided = guard.take("log", Limit::Log(Rate::per_day(1)), Units(1)).unwrap();
-    assert!(
-        matches!(decided, DecidedBy::Server(answer) if answer.decision == Decision::Admitted),
-        "{decided:?}"
-    );
+    let connection = client(nodes[owner].port()).get_multiplexed_async_connection().await.unwrap();
+    let other = Guard::new(connection, WhenUnavailable::FailOpen).timeout(Duration::from_secs(2));
+    for outcome in [alone.take(KEY, limit(), Units(1)), other.take(KEY, limit(), Units(1)).await] {
+        assert_eq!(outcome.as_ref().unwrap_err().code(), Some("MOVED"), "{outcome:?}");
+    }
 }

@@ -64,8 +64,7 @@ fn given_back(inspector: &mut Client, others: i64, what: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     // A call that is admitted at once, over a new connection and over one that is there.
     for used in [false, true] {
         let waiter = Waiter::new(client(server.port()));
@@ -122,8 +121,7 @@ async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // wait_until does not let others run
 async fn a_hold_that_is_not_taken_leaves_nothing() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     let guard = Guard::new(connect(&server).await, WhenUnavailable::FailClosed).timeout(SOON);
     let account = Account::new(guard, "{h}:holds").pool("{h}:run", Fixed::new(9, FixedWindow::total()));
     let holds = |inspector: &mut Client, wanted: i64, what: &str| {
@@ -158,8 +156,7 @@ async fn a_hold_that_is_not_taken_leaves_nothing() {
 /// Four callers, one of which is gone after each number of polls: it takes nothing, or it comes back.
 #[tokio::test]
 async fn a_merged_call_that_is_cancelled_takes_nothing_and_keeps_nobody_waiting() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     let merged = Merged::new(connect(&server).await).timeout(SOON);
     let limit = Rate::per_day(1_000).burst(999);
     let month = Fixed::new(1_000, FixedWindow::month());

@@ -65,15 +65,6 @@ async fn each_command_goes_to_the_node_of_its_key_asynchronously() {
     assert_eq!(rows.len(), 3, "{rows:?}");
 }
 
-#[test]
-fn keys_of_different_slots_are_the_servers_error() {
-    let nodes = cluster();
-    let take =
-        MTake::new().throttle("a", Rate::per_day(1), Units(1)).throttle("b", Rate::per_day(1), Units(1));
-    let error = client(&nodes).get_connection().unwrap().cl_mtake(take).unwrap_err();
-    assert!(error.to_string().contains("CROSSSLOT") || error.to_string().contains("same slot"), "{error}");
-}
-
 /// Gives the slot of a key to another node.
 pub fn move_slot(nodes: &[Server], key: &str) {
     let slot = nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}"));

@@ -1,7 +1,7 @@
 //! Every command, typed, on every kind of connection.
 
+use crate::client;
 use crate::common::Server;
-use crate::{client, until_waiting};
 use redis_cell_client::{
     AsyncCellCommands, BookingDecision, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek,
     MSettle, MTake, Places, Rate, Reserve, Saturate, Units, Weekday, call,
@@ -228,32 +228,11 @@ async fn on_a_multiplexed_connection() {
     assert_eq!(connection.cl_top(10).await.unwrap(), []);
 }
 
-#[tokio::test]
-async fn on_a_connection_manager() {
-    let server = Server::start();
-    let client = client(server.port());
-    let patient = redis::aio::ConnectionManagerConfig::new().set_response_timeout(None);
-    each_command!(client.get_connection_manager_with_config(patient).await.unwrap(), .await);
-}
-
 fn refusals_are_listed(rows: &[redis_cell_client::TopKey]) {
     let row = rows.iter().find(|row| row.key == "{t}book").unwrap_or_else(|| panic!("{rows:?}"));
     assert_eq!((row.refusals, row.error), (2, 0));
     let age = SystemTime::now().duration_since(row.last_refusal).unwrap();
     assert!(age < HOUR, "{rows:?}");
-}
-
-#[test]
-fn the_command_waits_in_the_server_until_it_is_admitted() {
-    let server = Server::start();
-    let client = client(server.port());
-    let (mut first, mut second) = (client.get_connection().unwrap(), client.get_connection().unwrap());
-    let limit = Rate::per_day(1);
-    assert!(first.cl_throttle("k", limit, Units(1)).unwrap().admitted());
-    let waiting = std::thread::spawn(move || second.cl_bthrottle("k", limit, Units(1), None).unwrap());
-    until_waiting(&mut server.connect(), 1);
-    first.cl_refund("k", limit, Units(1)).unwrap();
-    assert!(waiting.join().unwrap().is_some_and(|answer| answer.admitted()));
 }
 
 #[test]

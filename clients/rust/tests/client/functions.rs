@@ -4,8 +4,8 @@ use crate::cluster::{self, assert_no_redirections};
 use crate::common::{self, BINARY, Client, FUNCTIONS, Options, Server, load_functions, requires};
 use crate::{calls, client};
 use redis_cell_client::{
-    AsyncCellCommands, Backend, CellCommands, CellConnection, DecidedBy, Decision, Fixed, FixedWindow, Guard,
-    Leased, LeasedLimit, MPeek, MTake, Places, Rate, Reserve, Saturate, Units, WhenUnavailable,
+    AsyncCellCommands, Backend, CellCommands, CellConnection, DecidedBy, Fixed, FixedWindow, Guard, MTake,
+    Places, Rate, Reserve, Saturate, Units, WhenUnavailable,
 };
 use std::time::{Duration, SystemTime};
 
@@ -53,18 +53,6 @@ fn assert_answers(connection: &mut CellConnection<redis::Connection>) {
 }
 
 #[test]
-fn the_library_answers_as_the_module() {
-    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
-    let server = library();
-    let mut connection = connect(&server, Backend::Functions);
-    assert_answers(&mut connection);
-    let error = connection.cl_top(3).unwrap_err();
-    assert_eq!(error.to_string(), "not in the function library - Client: CL.TOP needs the module");
-    assert_eq!(calls(&mut server.connect(), "fcall"), 12);
-    assert_eq!(calls(&mut server.connect(), "fcall_ro"), 2); // the version, and CL.PEEK
-}
-
-#[test]
 fn the_library_in_a_cluster() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let nodes = common::cluster(3, || Options::new().without_module());
@@ -91,10 +79,16 @@ fn the_library_in_a_cluster() {
 }
 
 #[test]
-fn an_older_library_is_an_error() {
+fn a_server_with_neither_or_with_an_older_library_says_so() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = Options::new().without_module().start();
     let mut admin = server.connect();
+    for (backend, expected) in
+        [(Backend::Auto, "Function not found"), (Backend::Module, "has not loaded redis-cell")]
+    {
+        let error = connect(&server, backend).cl_throttle("k", LIMIT, Units(1)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
     let older = FUNCTIONS.replace("local VERSION = '1.", "local VERSION = '0.");
     admin.call(&["FUNCTION", "LOAD", &older]);
     let mut connection = connect(&server, Backend::Auto);
@@ -129,6 +123,8 @@ fn auto_finds_the_backend_with_one_call() {
     assert_eq!(connection.backend(), Backend::Functions);
     assert_eq!((calls(&mut inspector, "fcall"), calls(&mut inspector, "fcall_ro")), (12, 2));
     assert_eq!(errors(&mut inspector), before + 1); // "unknown command"
+    let error = connect(&server, Backend::Functions).cl_top(3).unwrap_err();
+    assert_eq!(error.to_string(), "not in the function library - Client: CL.TOP needs the module");
 
     let server = Server::start();
     let mut connection = connect(&server, Backend::Auto);
@@ -139,31 +135,6 @@ fn auto_finds_the_backend_with_one_call() {
     server.connect().call("LPUSH list x");
     assert!(connection.cl_throttle("list", LIMIT, Units(1)).is_err());
     assert_eq!(calls(&mut server.connect(), "fcall"), 0);
-}
-
-#[test]
-fn a_server_with_neither_says_so() {
-    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
-    let server = Options::new().without_module().start();
-    let error = connect(&server, Backend::Auto).cl_throttle("k", LIMIT, Units(1)).unwrap_err();
-    assert!(error.to_string().contains("Function not found"), "{error}");
-    let error = connect(&server, Backend::Module).cl_throttle("k", LIMIT, Units(1)).unwrap_err();
-    assert!(error.to_string().contains("has not loaded redis-cell"), "{error}");
-}
-
-#[test]
-fn a_key_moves_between_the_module_and_the_library() {
-    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
-    let server = Server::start();
-    server.connect().call(&["FUNCTION", "LOAD", &FUNCTIONS]);
-    let mut sides = [Backend::Module, Backend::Functions].map(|backend| connect(&server, backend));
-    for taken in 0..16_u64 {
-        let side = &mut sides[usize::from(taken % 3 == 0)];
-        assert_eq!(side.cl_throttle("k", LIMIT.burst(15), Units(1)).unwrap().remaining, 15 - taken);
-    }
-    assert!(
-        sides.iter_mut().all(|side| !side.cl_throttle("k", LIMIT.burst(15), Units(1)).unwrap().admitted())
-    );
 }
 
 #[tokio::test]
@@ -188,35 +159,4 @@ async fn calls_that_are_sent_together_all_find_the_library() {
     let take = async |key: &str| connection.clone().cl_throttle(key, LIMIT, Units(1)).await.unwrap();
     let (first, second, third) = tokio::join!(take("a"), take("b"), take("c"));
     assert!(first.admitted() && second.admitted() && third.admitted());
-}
-
-/// Batches are taken and given back by functions, and few calls are made for many units.
-#[tokio::test]
-async fn leases_of_units_work_by_the_library() {
-    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
-    let server = library();
-    let connection = client(server.port()).get_connection_manager().await.unwrap();
-    let connection = CellConnection::new(connection, Backend::Auto);
-    let limits = [
-        ("rate", LeasedLimit::from(Rate::per_day(100).burst(99))),
-        ("quota", LeasedLimit::from(Fixed::new(100, FixedWindow::month()))),
-    ];
-    let left = async || {
-        let peek = MPeek::new().throttle("rate", Rate::per_day(100).burst(99), Units(1));
-        let peek = peek.fixed("quota", Fixed::new(100, FixedWindow::month()), Units(1));
-        let rows = connection.clone().cl_mpeek(peek).await.unwrap().each;
-        [rows[0].remaining, rows[1].remaining]
-    };
-    for (row, (key, limit)) in limits.into_iter().enumerate() {
-        let leased = Leased::new(connection.clone(), limit, 30..=30, Duration::from_secs(3_600)).unwrap();
-        let leased = leased.timeout(Duration::from_secs(60));
-        for _ in 0..10 {
-            assert_eq!(leased.take(key, Units(1)).await.unwrap(), Decision::Admitted);
-        }
-        assert_eq!(left().await[row], 70);
-        leased.give_back().await.unwrap();
-        assert_eq!(left().await[row], 90);
-    }
-    assert_eq!(connection.backend(), Backend::Functions);
-    assert_eq!(calls(&mut server.connect(), "fcall"), 4);
 }

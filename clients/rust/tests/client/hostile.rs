@@ -66,29 +66,20 @@ fn assert_refused(reply: &[u8], decided: RedisResult<DecidedBy>) {
     }
 }
 
-#[test]
-fn are_errors_of_a_blocking_guard() {
-    for reply in REPLIES {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(reply))).unwrap();
-        let guard = BlockingGuard::new(client, WhenUnavailable::FailOpen).timeout(PATIENCE);
-        for _ in 0..2 {
-            assert_refused(reply, guard.take("k", Rate::per_second(1), Units(1)));
-        }
-    }
-}
-
 #[tokio::test]
-async fn are_errors_of_a_guard() {
+async fn are_errors_of_guards_and_of_leased_units() {
     for reply in REPLIES {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(reply))).unwrap();
+        let blocking = BlockingGuard::new(client.clone(), WhenUnavailable::FailOpen).timeout(PATIENCE);
+        for _ in 0..2 {
+            assert_refused(reply, blocking.take("k", Rate::per_second(1), Units(1)));
+        }
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let guard = Guard::new(connection.clone(), WhenUnavailable::FailOpen).timeout(PATIENCE);
         assert_refused(reply, guard.take("k", Rate::per_second(1), Units(1)).await);
-        let leased = Leased::new(connection, Rate::per_second(1), 1..=2, Duration::from_secs(1))
-            .unwrap()
-            .timeout(PATIENCE);
-        assert!(leased.take("k", Units(1)).await.is_err(), "{}", reply.escape_ascii());
+        let leased = Leased::new(connection, Rate::per_second(1), 1..=2, Duration::from_secs(1)).unwrap();
+        assert!(leased.timeout(PATIENCE).take("k", Units(1)).await.is_err(), "{}", reply.escape_ascii());
     }
 }
 

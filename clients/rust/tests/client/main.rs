@@ -58,10 +58,15 @@ fn counted(inspector: &mut Client, name: &str) -> u32 {
     text.lines().find_map(number).unwrap_or_else(|| panic!("no {name}: {text}"))
 }
 
+/// Waits until a value is the wanted one.
+fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: T, mut value: impl FnMut() -> T) {
+    wait_until(what, || match value() {
+        seen if seen == wanted => Ok(()),
+        seen => Err(format!("{seen:?} instead of {wanted:?}")),
+    });
+}
+
 /// Waits until as many clients wait in the server.
 fn until_waiting(inspector: &mut Client, clients: usize) {
-    wait_until("clients to wait", || match inspector.info("blocked_clients") {
-        seen if seen == clients.to_string() => Ok(()),
-        seen => Err(seen),
-    });
+    until("clients to wait", clients.to_string(), || inspector.info("blocked_clients"));
 }

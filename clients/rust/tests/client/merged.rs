@@ -13,6 +13,15 @@ use std::time::{Duration, Instant};
 
 const KEY: &str = "hot";
 
+/// What tasks return, in their order.
+async fn joined<T>(tasks: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.unwrap());
+    }
+    results
+}
+
 /// Calls for all quantities at the same time, in their order: the runtime of these tests has one thread.
 async fn take_all(
     merged: &Merged<MultiplexedConnection>,
@@ -20,18 +29,11 @@ async fn take_all(
     limit: Limit,
     quantities: &[Quantity],
 ) -> Vec<RedisResult<Answer>> {
-    let tasks: Vec<_> = quantities
-        .iter()
-        .map(|&quantity| {
-            let merged = merged.clone();
-            tokio::spawn(async move { merged.take(key, limit, quantity).await })
-        })
-        .collect();
-    let mut answers = Vec::new();
-    for task in tasks {
-        answers.push(task.await.unwrap());
-    }
-    answers
+    let call = |&quantity| {
+        let merged = merged.clone();
+        tokio::spawn(async move { merged.take(key, limit, quantity).await })
+    };
+    joined(quantities.iter().map(call).collect()).await
 }
 
 async fn patient(server: &Server) -> Merged<MultiplexedConnection> {
@@ -68,59 +70,33 @@ async fn callers_that_come_meanwhile_share_a_call_and_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn every_kind_and_quantity_gets_the_answers_of_calls_of_their_own() {
-    let server = Server::start();
-    let mut connection = connect(&server).await;
-    let day = Duration::from_secs(86_400);
+async fn callers_of_each_kind_share_calls_or_go_alone_and_get_their_own_answers() {
     let limits: [(&str, Limit, bool); 7] = [
         ("throttle", Rate::per_day(9).into(), true),
         ("funnel", Limit::Funnel(Rate::per_day(9).capacity(9)), true),
         ("bucket", Limit::Bucket(Rate::per_day(9).capacity(9)), true),
-        ("fixed", Fixed::new(9, FixedWindow::period(day)).into(), true),
+        ("fixed", Fixed::new(9, FixedWindow::period(DAY)).into(), true),
         ("fixed", Fixed::new(9, FixedWindow::total()).into(), false),
-        ("window", Limit::Window(Rate::new(9, day)), false),
-        ("log", Limit::Log(Rate::new(9, day)), false),
+        ("window", Limit::Window(Rate::new(9, DAY)), false),
+        ("log", Limit::Log(Rate::new(9, DAY)), false),
     ];
-    let units = |units: u64| Quantity::from(Units(units));
-    let rows = [
-        [3, 1, 1, 2, 1, 1, 1, 1].map(units),
-        [2, 4, 1, 2, 1, 1, 2, 1].map(units),
-        [10, 5, 1, 7, 0, 9, 1, 5].map(units),
-        [units(1), Saturate(3).into(), units(1), Saturate(9).into(), units(0), units(1), units(1), units(2)],
-    ];
+    let (server, mut client) = Server::with_client();
     for (name, limit, merges) in limits {
-        for row in rows {
-            redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
-            let before = calls(&mut server.connect(), &format!("cl.{name}"));
-            let merged = take_all(&patient(&server).await, "merged", limit, &row).await;
-            let sent = calls(&mut server.connect(), &format!("cl.{name}")) - before;
-            if row == rows[0] {
-                assert_eq!(sent, if merges { 2 } else { 8 }, "{name}");
-            }
-            // Calls that go alone do not line up, so in time they come before the others.
-            let alone = |quantity: &Quantity| !merges || !matches!(quantity, Quantity::Units(Units(1..=9)));
-            let first = row.iter().position(|quantity| !alone(quantity));
-            let early = |place: &usize| Some(*place) == first || alone(&row[*place]);
-            let (early, late): (Vec<_>, Vec<_>) = (0..row.len()).partition(early);
-            for place in early.into_iter().chain(late) {
-                let own: Answer = call::take("direct", limit, row[place])
-                    .unwrap()
-                    .query_async(&mut connection)
-                    .await
-                    .unwrap();
-                let merged = merged[place].as_ref().unwrap();
-                let close = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_secs(60);
-                let told = format!("{name} {row:?} at {place}: {merged:?}, not {own:?}");
-                assert_eq!((merged.remaining, merged.taken), (own.remaining, own.taken), "{told}");
-                assert!(close(merged.reset_after, own.reset_after), "{told}");
-                match (merged.decision, own.decision) {
-                    (Decision::RefusedFor(one), Decision::RefusedFor(other)) => {
-                        assert!(close(one, other), "{told}");
-                    }
-                    (one, other) => assert_eq!(one, other, "{told}"),
-                }
-            }
-        }
+        client.call("FLUSHALL");
+        client.call("CONFIG RESETSTAT");
+        let merged = patient(&server).await;
+        let answers = take_all(&merged, KEY, limit, &[Units(1).into(); 12]).await;
+        let seen =
+            answers.into_iter().map(Result::unwrap).map(|answer| (answer.admitted(), answer.remaining));
+        assert!(seen.eq((0..12).map(|place: u64| (place < 9, 8_u64.saturating_sub(place)))), "{name}");
+        assert_eq!(calls(&mut client, &format!("cl.{name}")), if merges { 2 } else { 12 });
+        // More than the limit, nothing, and what is left: each of these is a call of its own.
+        let alone = [Units(10).into(), Units(0).into(), Saturate(3).into()];
+        let answers = take_all(&merged, "alone", limit, &alone).await.into_iter().map(Result::unwrap);
+        let seen: Vec<_> = answers.map(|answer| (answer.decision, answer.remaining, answer.taken)).collect();
+        let admitted = Decision::Admitted;
+        let own = [(Decision::RefusedForever, 9, None), (admitted, 9, None), (admitted, 6, Some(3))];
+        assert_eq!(seen, own, "{name}");
     }
 }
 
@@ -225,36 +201,6 @@ fn a_key_whose_call_was_on_its_way_when_the_runtime_ended_is_called_again() {
     assert!(again.unwrap().admitted());
 }
 
-/// Callers of several processes take exactly the limit, and each unit once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_of_many_clients_take_exactly_the_limit() {
-    let (server, mut client) = Server::with_client();
-    let limit = Rate::per_day(5_000).burst(4_999);
-    let mut tasks = Vec::new();
-    for _ in 0..4 {
-        let merged = patient(&server).await;
-        for task in 0..16 {
-            let merged = merged.clone();
-            tasks.push(tokio::spawn(async move {
-                let mut admitted = 0;
-                for _ in 0..200 {
-                    let units = if task == 0 { 3 } else { 1 };
-                    let answer = merged.take(KEY, limit, Units(units)).await.unwrap();
-                    admitted += if answer.admitted() { units } else { 0 };
-                }
-                admitted
-            }));
-        }
-    }
-    let mut admitted = 0;
-    for task in tasks {
-        admitted += task.await.unwrap();
-    }
-    assert_eq!(admitted, 5_000);
-    let calls = calls(&mut client, "cl.throttle");
-    assert!(calls < 12_800 / 2, "{calls} calls for 12,800 decisions");
-}
-
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A mix of limiters that callers share, and one that is too small for the second half of them.
@@ -273,12 +219,7 @@ async fn mtake_all(
         let merged = merged.clone();
         tokio::spawn(async move { merged.mtake(mix).await })
     };
-    let tasks: Vec<_> = mixes.into_iter().map(call).collect();
-    let mut answers = Vec::new();
-    for task in tasks {
-        answers.push(task.await.unwrap());
-    }
-    answers
+    joined(mixes.into_iter().map(call).collect()).await
 }
 
 #[tokio::test]
@@ -349,46 +290,40 @@ async fn what_cannot_be_merged_of_a_mix_goes_by_itself() {
     }
 }
 
-/// Processes that take from the same limiters, some of them with quantities of their own.
+/// Callers of several processes take exactly the limits, and each unit once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_of_a_mix_in_many_clients_take_exactly_the_limit() {
-    let (server, mut client) = Server::with_client();
-    let limits = |units| {
-        MTake::new().throttle("{m}:rate", Rate::per_day(3_000).burst(2_999), Units(units)).fixed(
-            "{m}:fixed",
-            Fixed::new(2_000, FixedWindow::period(DAY)),
-            Units(1),
-        )
-    };
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        let merged = patient(&server).await;
-        for task in 0..16 {
-            let merged = merged.clone();
-            tasks.push(tokio::spawn(async move {
-                let mut admitted = [0, 0];
-                for _ in 0..100 {
-                    let units = if task % 4 == 0 { 2 } else { 1 };
-                    if merged.mtake(limits(units)).await.unwrap().combined.admitted() {
-                        admitted = [admitted[0] + units, admitted[1] + 1];
+async fn callers_of_many_clients_take_exactly_the_limits() {
+    for is_mix in [false, true] {
+        let (server, mut client) = Server::with_client();
+        let (rate, fixed) = (Rate::per_day(5_000).burst(4_999), Fixed::new(3_000, FixedWindow::period(DAY)));
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let merged = patient(&server).await;
+            for task in 0..16 {
+                let (merged, units) = (merged.clone(), if task == 0 { 3 } else { 1 });
+                let both = move || MTake::new().throttle("{m}:rate", rate, Units(units));
+                tasks.push(tokio::spawn(async move {
+                    let mut calls = 0;
+                    for _ in 0..100 {
+                        calls += u64::from(if is_mix {
+                            let mix = both().fixed("{m}:fixed", fixed, Units(1));
+                            merged.mtake(mix).await.unwrap().combined.admitted()
+                        } else {
+                            merged.take("{m}:rate", rate, Units(units)).await.unwrap().admitted()
+                        });
                     }
-                }
-                admitted
-            }));
+                    [calls * units, calls]
+                }));
+            }
         }
+        let admitted = joined(tasks).await.into_iter().reduce(|sum, own| [sum[0] + own[0], sum[1] + own[1]]);
+        let [units, places] = admitted.unwrap();
+        assert!(if is_mix { places == 3_000 } else { units == 5_000 }, "{units}, {places}, a mix: {is_mix}");
+        let left = client.ints("CL.PEEK {m}:rate 4999 5000 86400")[2];
+        assert_eq!(u64::try_from(5_000 - left).unwrap(), units);
+        let calls = calls(&mut client, if is_mix { "cl.mtake" } else { "cl.throttle" });
+        assert!(calls < 6_400 / 2, "{calls} calls for 6,400 decisions");
     }
-    let mut admitted = [0, 0];
-    for task in tasks {
-        let [rate, fixed] = task.await.unwrap();
-        admitted = [admitted[0] + rate, admitted[1] + fixed];
-    }
-    assert_eq!(admitted[1], 2_000);
-    assert_eq!(
-        client.ints("CL.PEEK {m}:rate 2999 3000 86400")[2],
-        i64::try_from(3_000 - admitted[0]).unwrap()
-    );
-    let calls = calls(&mut client, "cl.mtake");
-    assert!(calls < 4_800 / 2, "{calls} calls for 4,800 decisions");
 }
 
 /// A guard whose calls are merged: few calls, remembered refusals, and the choice while there is no server.
@@ -405,8 +340,7 @@ async fn a_guard_merges_its_calls() {
         })
         .collect();
     let mut admitted = 0;
-    for task in tasks {
-        let decided = task.await.unwrap();
+    for decided in joined(tasks).await {
         assert!(decided.error().is_none());
         admitted += i32::from(decided.admitted());
     }

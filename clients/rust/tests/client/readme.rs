@@ -1,5 +1,5 @@
 //! README.md, followed by a reader who has nothing else: a project with its dependencies and its program,
-//! under load, while the server is stopped and started again, with each choice for that time.
+//! under load, while the server is stopped and started again. http.rs tests the other choices for that time.
 
 use crate::common::{Server, wait_until};
 use crate::http::{Response, request, try_request};
@@ -11,19 +11,14 @@ use std::time::Instant;
 
 const MANIFEST: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The choice that the program makes, and the choices that the tests put in its place.
-const LOCAL: &str = "WhenUnavailable::Local(LocalLimiter::new(NonZeroU32::MIN))";
-const CHOICES: [(&str, &str); 3] =
-    [("local", LOCAL), ("open", "WhenUnavailable::FailOpen"), ("closed", "WhenUnavailable::FailClosed")];
-
 /// The text between a line and the next end of a block.
 fn block<'t>(readme: &'t str, begins: &str) -> &'t str {
     let (_, behind) = readme.split_once(begins).unwrap_or_else(|| panic!("no {begins:?} in README.md"));
     behind.split_once("\n```\n").unwrap().0
 }
 
-/// The folder of the programs, one for each choice, in a project of their own.
-static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
+/// The program, in a project of its own.
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
     let readme = std::fs::read_to_string(Path::new(MANIFEST).join("README.md")).unwrap();
     let dependencies = block(&readme, "```toml\n[dependencies]\n");
     let program = block(&readme, "```rust,no_run\nuse axum::");
@@ -34,27 +29,22 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     assert_ne!(own, dependencies);
     let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
     let project = target.join("readme");
-    let sources = project.join("src/bin");
-    std::fs::create_dir_all(&sources).unwrap();
+    std::fs::create_dir_all(project.join("src")).unwrap();
     let manifest =
         format!("[package]\nname = \"readme\"\nedition = \"2024\"\n\n[dependencies]\n{own}\n\n[workspace]\n");
     put(project.join("Cargo.toml"), &manifest);
     // The versions that all tests have.
     let locked = std::fs::read_to_string(Path::new(MANIFEST).join("../../Cargo.lock")).unwrap();
     put(project.join("Cargo.lock"), &locked);
-    assert_eq!(program.matches(LOCAL).count(), 1);
-    for (name, choice) in CHOICES {
-        let code = format!("use axum::{}\n", program.replace(LOCAL, choice));
-        put(sources.join(format!("{name}.rs")), &code);
-    }
+    put(project.join("src/main.rs"), &format!("use axum::{program}\n"));
     let built = Command::new("cargo")
-        .args(["build", "--bins"])
+        .arg("build")
         .current_dir(&project)
         .env("CARGO_TARGET_DIR", &target)
         .output()
         .unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    target.join("debug")
+    target.join("debug/readme")
 });
 
 /// Writes a file at once: where each test is a process of its own, another one may be reading it.
@@ -77,9 +67,9 @@ impl Drop for Service {
 }
 
 impl Service {
-    fn start(name: &str, redis: u16) -> Self {
+    fn start(redis: u16) -> Self {
         let address: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let program = Command::new(PROGRAMS.join(name))
+        let program = Command::new(&*PROGRAM)
             .env("REDIS_URL", format!("redis://127.0.0.1:{redis}"))
             .env("LISTEN", address.to_string())
             .stderr(Stdio::null())
@@ -115,40 +105,35 @@ impl Service {
             assert!((response.status == 200 || refused) && has("retry-after") == refused, "{response:?}");
         }
     }
-
-    /// All responses have the same status, and no fields of a limit.
-    fn assert_all(&self, status: u16) {
-        for response in self.hammer("unavailable") {
-            let fields = [response.field("ratelimit"), response.field("retry-after")];
-            assert_eq!((response.status, fields), (status, [None; 2]), "{response:?}");
-        }
-    }
 }
 
-/// The limit before an outage of the server, during it, and after it.
-fn follow(name: &str, during: impl Fn(&Service)) {
+/// The program limits by itself until there is a server, and while there is none.
+#[test]
+fn the_limit_before_a_server_with_one_and_during_outages() {
     let mut server = Server::start();
-    let service = Service::start(name, server.port());
-    service.assert_limits("before");
-    server.kill();
-    during(&service);
-    server.restart_here();
-    wait_until("the server to decide", || {
-        let response = request(service.address, "again");
-        match server.connect().int("EXISTS http:default:again") {
-            1 => Ok(()),
-            _ => Err(format!("{response:?}")),
-        }
-    });
-    service.assert_limits("after");
-    assert_eq!(server.connect().int("EXISTS http:default:after"), 1);
+    let mut service = None;
+    for [during, after] in [["before", "first"], ["outage", "second"]] {
+        server.kill();
+        let service = service.get_or_insert_with(|| Service::start(server.port()));
+        service.assert_limits(during);
+        server.restart_here();
+        wait_until("the server to decide", || {
+            let response = request(service.address, "again");
+            match server.connect().int("EXISTS http:default:again") {
+                1 => Ok(()),
+                _ => Err(format!("{response:?}")),
+            }
+        });
+        service.assert_limits(after);
+        assert_eq!(server.connect().int(&format!("EXISTS http:default:{after}")), 1);
+    }
 }
 
 /// As README.md shows it.
 #[test]
 fn the_fields_of_a_response() {
     let server = Server::start();
-    let service = Service::start("local", server.port());
+    let service = Service::start(server.port());
     for (status, remaining, reset, wait) in
         [(200, "2", "2", None), (200, "1", "4", None), (200, "0", "6", None), (429, "0", "6", Some("2"))]
     {
@@ -163,35 +148,6 @@ fn the_fields_of_a_response() {
     }
     assert_eq!(request(service.address, "b").status, 200); // another client
     assert_eq!(server.connect().int("EXISTS http:default:a"), 1);
-}
-
-#[test]
-fn local() {
-    follow("local", |service| service.assert_limits("unavailable"));
-}
-
-#[test]
-fn fail_open() {
-    follow("open", |service| service.assert_all(200));
-}
-
-#[test]
-fn fail_closed() {
-    follow("closed", |service| service.assert_all(503));
-}
-
-/// A service that starts while the server is unavailable limits as soon as the server is there.
-#[test]
-fn a_service_that_starts_first() {
-    let mut server = Server::start();
-    server.kill();
-    let service = Service::start("closed", server.port());
-    service.assert_all(503);
-    server.restart_here();
-    wait_until("the server to decide", || match request(service.address, "first").status {
-        200 => Ok(()),
-        seen => Err(seen.to_string()),
-    });
 }
 
 #[test]

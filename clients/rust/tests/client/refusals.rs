@@ -2,7 +2,7 @@
 
 use crate::common::{Server, wait_until};
 use crate::leased::{SOON, connect};
-use crate::{calls, client};
+use crate::{calls, client, until};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
@@ -285,27 +285,23 @@ fn a_key_that_changes_while_it_is_read_is_read_again() {
 /// Outside a runtime, a thread learns what changes.
 #[test]
 fn a_blocking_guard_remembers_refusals() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     let client = client(server.port());
     let refusals = Refusals::new(&client).unwrap();
     let guard = BlockingGuard::new(client, WhenUnavailable::FailClosed).timeout(SOON);
     let guard = guard.refusals(refusals.clone());
     let take = || guard.take("k", one_a_day(), Units(1)).unwrap();
-    wait_until("the refusal to be remembered", || {
+    until("the refusal to be remembered", true, || {
         take();
-        if refusals.recalled() > 0 { Ok(()) } else { Err(String::new()) }
+        refusals.recalled() > 0
     });
     let before = (calls(&mut inspector, "cl.throttle"), refusals.recalled());
     assert!((0..1_000).all(|_| !take().admitted()));
     assert!(calls(&mut inspector, "cl.throttle") - before.0 < 20);
     assert!(refusals.recalled() - before.1 > 980);
     inspector.call("DEL k");
-    wait_until("the key to be admitted", || if take().admitted() { Ok(()) } else { Err(String::new()) });
+    until("the key to be admitted", true, || take().admitted());
     // Its connection ends with the last guard.
     drop((guard, refusals));
-    wait_until("the connection to be closed", || match inspector.text("CLIENT LIST") {
-        list if list.contains(" flags=t ") => Err(list),
-        _ => Ok(()),
-    });
+    until("the connection to be closed", false, || inspector.text("CLIENT LIST").contains(" flags=t "));
 }

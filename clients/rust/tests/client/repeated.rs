@@ -1,8 +1,8 @@
 //! Calls that may be repeated, on a way to the server that loses replies.
 
-use crate::common::{Server, wait_until};
+use crate::common::Server;
 use crate::functions::library;
-use crate::{client, counted, until_waiting};
+use crate::{client, counted, until, until_waiting};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
     AsyncCellCommands, Backend, CellCommands, CellConnection, Difference, Fixed, FixedWindow, Flow, MSettle,
@@ -130,8 +130,7 @@ fn calls_whose_replies_are_lost_count_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn asynchronous_and_waiting_calls_whose_replies_are_lost_count_once() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     let way = Lossy::before(&server, 30, false);
     let mut connection =
         ConnectionManager::new_lazy_with_config(way.client(), ConnectionManagerConfig::new()).unwrap();
@@ -166,7 +165,7 @@ async fn a_reply_that_is_lost_in_silence_is_asked_for_once_more() {
         let call =
             tokio::spawn(async move { waiter.take(take, Wait::at_most(Duration::from_millis(20))).await });
         if replies {
-            wait_until("a lost reply", || if way.lost() > 0 { Ok(()) } else { Err(String::new()) });
+            until("a lost reply", true, || way.lost() > 0);
             way.percent.store(0, Relaxed);
             assert!(call.await.unwrap().unwrap().unwrap().combined.admitted());
             assert_eq!(counted(&mut server.connect(), "bmtake_repeated"), 1);
@@ -208,8 +207,7 @@ fn waiter(server: &Server) -> Waiter {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_repeated_is_for_the_rest_of_its_time() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     inspector.call("CL.FIXED {p}:k 1 10000");
     let monitor = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     (&monitor).write_all(b"MONITOR\r\n").unwrap();
@@ -240,8 +238,7 @@ async fn a_wait_that_is_repeated_is_for_the_rest_of_its_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_break_together_are_replaced_together() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     inspector.call("CL.FIXED {p}:k 8 10000 8");
     let (waiter, eight) = (waiter(&server), Fixed::new(8, FixedWindow::period(Duration::from_secs(10_000))));
     let take = |key: &str, once: Option<Once>| {
@@ -263,8 +260,7 @@ async fn connections_that_break_together_are_replaced_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_waits_again_when_its_connection_breaks() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     let waiter = waiter(&server);
     let one = Fixed::new(1, FixedWindow::period(Duration::from_secs(10_000)));
     inspector.call("CL.FIXED {p}:k 1 10000");

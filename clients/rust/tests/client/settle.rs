@@ -3,17 +3,13 @@
 use crate::client;
 use crate::common::Server;
 use redis_cell_client::{
-    Bucket, CellCommands, Difference, Fixed, FixedWindow, Gcra, MSettle, MTake, Rate, Taken, Units,
+    CellCommands, Difference, Fixed, FixedWindow, Gcra, MSettle, MTake, Rate, Taken, Units, call,
 };
 use std::time::Duration;
 
 /// Ten at once, and one more in each hour: a unit is neither gained nor lost while a test runs.
 fn throttle() -> Gcra {
     Rate::new(1, Duration::from_secs(3_600)).burst(9)
-}
-
-fn bucket() -> Bucket {
-    Rate::new(1, Duration::from_secs(3_600)).capacity(10)
 }
 
 fn quota() -> Fixed {
@@ -24,22 +20,13 @@ fn connect(server: &Server) -> redis::Connection {
     client(server.port()).get_connection().unwrap()
 }
 
-fn take(units: u64) -> MTake {
-    let units = Units(units);
-    MTake::new()
-        .throttle("t", throttle(), units)
-        .funnel("f", bucket(), units)
-        .bucket("b", bucket(), units)
-        .fixed("q", quota(), units)
-}
-
-fn give_back(taken: &Taken, units: u64) -> MSettle {
-    let units = Difference::Refund(Units(units));
-    MSettle::of(taken)
-        .throttle("t", throttle(), units)
-        .funnel("f", bucket(), units)
-        .bucket("b", bucket(), units)
-        .fixed("q", quota(), units)
+/// The words of a call.
+pub fn words(cmd: &redis::Cmd) -> Vec<String> {
+    let word = |word| match word {
+        redis::Arg::Simple(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    };
+    cmd.args_iter().filter_map(word).collect()
 }
 
 fn remaining(connection: &mut redis::Connection, settle: MSettle) -> Vec<u64> {
@@ -56,19 +43,6 @@ fn units_go_back_to_the_window_that_the_call_has_opened() {
     assert_eq!(remaining(&mut connection, settle), [7]);
 }
 
-/// A call that others had taken from before leaves the limiter last, and gives back all that it took.
-#[test]
-fn units_go_back_to_a_busy_limiter_as_long_as_its_row_said() {
-    let server = Server::start();
-    let mut connection = connect(&server);
-    connection.cl_mtake(take(5)).unwrap();
-    let taken = connection.cl_mtake(take(5)).unwrap();
-    assert_eq!(taken.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [0; 4]);
-    assert_eq!(remaining(&mut connection, give_back(&taken, 5)), [5; 4]);
-    // At most the units that were taken are given back.
-    assert_eq!(remaining(&mut connection, give_back(&taken, 99)), [10; 4]);
-}
-
 /// `RESET` says how much of it is still there. A limiter without it would take all five back.
 #[test]
 fn a_row_is_sent_with_its_age() {
@@ -78,18 +52,7 @@ fn a_row_is_sent_with_its_age() {
     let first = connection.cl_mtake(MTake::new().throttle("t", slow, Units(5))).unwrap();
     connection.cl_mtake(MTake::new().throttle("t", slow, Units(5))).unwrap();
     let back = |taken: &Taken| MSettle::of(taken).throttle("t", slow, Difference::Refund(Units(5)));
-    let words = |settle| {
-        let cmd = redis_cell_client::call::msettle(settle).unwrap();
-        let words: Vec<String> = cmd
-            .args_iter()
-            .filter_map(|word| match word {
-                redis::Arg::Simple(bytes) => Some(String::from_utf8(bytes.to_vec()).unwrap()),
-                _ => None,
-            })
-            .collect();
-        words
-    };
-    let sent = words(back(&first));
+    let sent = words(&call::msettle(back(&first)).unwrap());
     assert_eq!(sent[..4], ["CL.MSETTLE", "t", "RESET", &first.each[0].reset_after.as_micros().to_string()]);
     assert_eq!((sent[8].as_str(), sent[9].as_str(), sent[11].as_str()), ("-5", "AGO", "US"));
     // An age that the caller states replaces the row's. After half a day no unit of the first call is left.

@@ -3,6 +3,7 @@
 use crate::cluster::{cluster, errors};
 use crate::common::Server;
 use crate::http::{Response, listen, try_request};
+use crate::settle::words;
 use crate::unavailable::{NOBODY, PATIENCE};
 use crate::{client, until_waiting};
 use axum::{Router, extract::Request, http::request::Builder, routing::get};
@@ -24,38 +25,14 @@ fn one() -> Fixed {
     Fixed::new(1, FixedWindow::period(Duration::from_secs(10_000)))
 }
 
-/// The flows of calls in the order of their turns. The limiter is deleted before each turn.
-fn turns(server: &Server, flows: &str, weight: impl Fn(char) -> u32, settled: u64) -> String {
-    let mut inspector = server.connect();
-    inspector.call("CL.FIXED k 1 10000");
-    let (said, turns) = std::sync::mpsc::channel();
-    for (number, flow) in flows.chars().enumerate() {
-        let (mut client, said) = (client(server.port()), said.clone());
-        let wait = Wait::forever().flow(Flow::new(flow.to_string()).weight(weight(flow)));
-        std::thread::spawn(move || {
-            let taken = client.cl_bmtake(MTake::new().fixed("k", one(), Units(1)), wait).unwrap();
-            assert!(taken.unwrap().combined.admitted());
-            said.send(flow).unwrap();
-        });
-        until_waiting(&mut inspector, number + 1);
-    }
-    if settled > 0 {
-        let more = MSettle::new().fixed("k", one(), Difference::Charge(Units(settled)));
-        client(server.port()).cl_msettle(more.flow(Flow::new(&flows[..1]))).unwrap();
-    }
-    let next = |_| {
-        inspector.call("DEL k");
-        turns.recv_timeout(Duration::from_secs(30)).unwrap()
-    };
-    flows.chars().map(next).collect()
-}
-
 #[test]
-fn flows_take_turns_by_their_weights_and_by_what_they_used() {
-    let server = Server::start();
-    assert_eq!(turns(&server, "llllhhhh", |flow| if flow == 'h' { 3 } else { 1 }, 0), "lhhhlhll");
-    assert_eq!(turns(&server, "aabbb", |_| 1, 0), "ababb");
-    assert_eq!(turns(&server, "aabbb", |_| 1, 2), "bbaba");
+fn a_call_that_waits_and_its_settlement_name_their_flow() {
+    let wait = Wait::at_most(Duration::from_secs(2)).flow(Flow::new("f").weight(3));
+    let take = call::bmtake(MTake::new().fixed("k", one(), Units(1)), &wait).unwrap();
+    assert!(words(&take).join(" ").contains("FLOW f WEIGHT 3"), "{:?}", words(&take));
+    let more = MSettle::new().fixed("k", one(), Difference::Charge(Units(2)));
+    let settle = call::msettle(more.flow(Flow::new("f"))).unwrap();
+    assert!(words(&settle).join(" ").contains("FLOW f"), "{:?}", words(&settle));
 }
 
 #[test]
@@ -217,8 +194,7 @@ async fn request(to: SocketAddr, key: &'static str) -> Response {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_wait_for_their_turn() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     let to = service(client(server.port()), false).await;
     assert!(request(to, "a").await.body().ends_with("a turn"));
     assert!(request(to, "").await.body().ends_with("no turn"));
@@ -273,8 +249,7 @@ impl Service<Request> for Narrow {
 /// A request that waits for its turn does not keep others from the service.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_waits_holds_nothing_of_the_service() {
-    let server = Server::start();
-    let mut inspector = server.connect();
+    let (server, mut inspector) = Server::with_client();
     inspector.call("CL.ACQUIRE busy 1 1000 stays");
     let layer = WaitLayer::fail_closed(Waiter::new(client(server.port())), |request: &Request| {
         request.headers().get("x-api-key")?;

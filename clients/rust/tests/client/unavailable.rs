@@ -1,19 +1,20 @@
 //! An unavailable server: nobody listens, the process is frozen, it comes back, a replica takes over. And no
 //! call is sent twice.
 
-use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
-use crate::common::{Client, Options, Server, wait_until};
+use crate::cluster::{client as cluster_client, cluster};
+use crate::common::{Client, Options, Server};
 use crate::leased::SOON;
-use crate::{client, counted};
+use crate::{client, counted, until};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use redis::{ErrorKind, RedisResult};
 use redis_cell_client::{
     Answer, AsyncCellCommands, Backend, BlockingGuard, CellCommands, CellConnection, DecidedBy, Decision,
-    Fixed, FixedWindow, Guard, Limit, LocalLimiter, MTake, Policy, Quantity, Rate, Saturate, Together, Units,
-    WhenUnavailable, call, is_unavailable,
+    Fixed, FixedWindow, Guard, Limit, LocalLimiter, MTake, Policy, Quantity, Rate, Saturate, TimedConnection,
+    Together, Units, WhenUnavailable, call, is_unavailable,
 };
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 pub const KEY: &str = "k";
@@ -180,12 +181,28 @@ async fn a_frozen_server() {
     server.signal("CONT");
     let mut client = server.connect();
     // The first call of each was sent, and has waited in the server's socket. It is served once.
-    wait_until("the calls to be served", || match served(&mut client) {
-        4 => Ok(()),
-        seen => Err(seen.to_string()),
-    });
+    until("the calls to be served", 4, || served(&mut client));
     assert!(matches!(ask(&guard).await, DecidedBy::Server(answer) if !answer.admitted()));
     assert_eq!(served(&mut client), 5);
+}
+
+/// A call of a guard that gives up after this time, for a key of this node, which must end.
+type Call = Box<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = RedisResult<DecidedBy>>>>>;
+
+fn call_of<C: ConnectionLike + Clone + Send + Sync + 'static>(guard: Guard<C>, key: &str) -> Call {
+    let key = key.to_owned();
+    Box::new(move |patience| {
+        let (guard, key) = (guard.clone().timeout(patience), key.clone());
+        Box::pin(async move { ends("a call", guard.take(&key, limit(), Units(0))).await })
+    })
+}
+
+fn blocking_call_of<C: TimedConnection + Send + 'static>(guard: BlockingGuard<C>, key: &str) -> Call {
+    let key = key.to_owned();
+    Box::new(move |patience| {
+        let (guard, key) = (guard.clone().timeout(patience), key.clone());
+        Box::pin(blocking("a blocking call", move || guard.take(key, limit(), Units(0))))
+    })
 }
 
 /// On each connection that a guard takes, whether it has been used before or not.
@@ -193,57 +210,37 @@ async fn a_frozen_server() {
 async fn a_frozen_server_ends_each_call_on_any_connection() {
     let nodes = cluster();
     let (single, several) = (client(nodes[0].port()), cluster_client(&nodes));
-    let soon = Duration::from_millis(100);
-    let choice = || WhenUnavailable::FailClosed;
     let key = (0..1_000)
         .map(|n| format!("{n}"))
-        .find(|key| nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}")) < 5461);
-    let key = key.unwrap();
-    let auto = || Guard::new(CellConnection::new(manager(single.clone()), Backend::Auto), choice());
-    let asynchronous = [auto(), auto()];
-    let connection = || async { several.get_async_connection().await.unwrap() };
-    let clustered = [Guard::new(connection().await, choice()), Guard::new(connection().await, choice())];
-    let auto = || {
-        let client = single.clone();
+        .find(|key| nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}")) < 5461)
+        .unwrap();
+    let guards = async || {
+        let (single, another, several) = (single.clone(), single.clone(), several.clone());
+        let connection = several.get_async_connection().await.unwrap();
         let connect = move |timeout| {
-            Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, Backend::Auto))
+            Ok(CellConnection::new(another.get_connection_with_timeout(timeout)?, Backend::Auto))
         };
-        BlockingGuard::with_connections(connect, choice())
+        let choice = WhenUnavailable::FailClosed;
+        let auto = CellConnection::new(manager(single), Backend::Auto);
+        let to_cluster = move |_| several.get_connection();
+        [
+            call_of(Guard::new(auto, choice.clone()), &key),
+            call_of(Guard::new(connection, choice.clone()), &key),
+            blocking_call_of(BlockingGuard::with_connections(connect, choice.clone()), &key),
+            blocking_call_of(BlockingGuard::with_connections(to_cluster, choice), &key),
+        ]
     };
-    let blocking_auto = [auto(), auto()];
-    let connect = || {
-        let several = several.clone();
-        BlockingGuard::with_connections(move |_| several.get_connection(), choice())
-    };
-    let blocking_cluster = [connect(), connect()];
-    let take = |patience| {
-        let calls =
-            (asynchronous.clone(), clustered.clone(), blocking_auto.clone(), blocking_cluster.clone());
-        let key = key.clone();
-        async move |used: usize| {
-            let (one, two) =
-                (calls.0[used].clone().timeout(patience), calls.1[used].clone().timeout(patience));
-            let (three, four) =
-                (calls.2[used].clone().timeout(patience), calls.3[used].clone().timeout(patience));
-            let (again, key) = (key.clone(), key.clone());
-            [
-                ends("Auto", one.take(&key, limit(), Units(0))).await,
-                ends("a cluster", two.take(&key, limit(), Units(0))).await,
-                blocking("blocking, Auto", move || three.take(again, limit(), Units(0))).await,
-                blocking("blocking, a cluster", move || four.take(key, limit(), Units(0))).await,
-            ]
-        }
-    };
-    for decided in take(PATIENCE)(1).await {
+    let (fresh, used) = (guards().await, guards().await);
+    for call in &used {
+        let decided = call(PATIENCE).await;
         assert!(matches!(decided, Ok(DecidedBy::Server(_))), "{decided:?}");
     }
     for node in &nodes {
         node.signal("STOP");
     }
-    for used in [0, 1] {
-        for decided in take(soon)(used).await {
-            assert!(matches!(decided, Ok(DecidedBy::FailedClosed(_))), "used: {used}, {decided:?}");
-        }
+    for call in fresh.iter().chain(&used) {
+        let decided = call(Duration::from_millis(100)).await;
+        assert!(matches!(decided, Ok(DecidedBy::FailedClosed(_))), "{decided:?}");
     }
 }
 
@@ -251,8 +248,7 @@ async fn a_frozen_server_ends_each_call_on_any_connection() {
 #[tokio::test]
 async fn an_unavailable_server_gets_one_call_and_the_others_follow_it() {
     for sort in [0, 1] {
-        let server = Server::start();
-        let mut inspector = server.connect();
+        let (server, mut inspector) = Server::with_client();
         let guard =
             Any::both(&client(server.port()), &WhenUnavailable::FailClosed)[sort].clone().ask_again(NEVER);
         assert!(matches!(guard.ask().await, DecidedBy::Server(_)));
@@ -303,31 +299,6 @@ async fn a_server_that_comes_back_has_served_each_call_once() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_promoted() {
-    let mut primary = Server::start();
-    let replica = Options::new().start();
-    let mut copy = replica.connect();
-    copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    let before = patient(primary.port(), WhenUnavailable::FailClosed);
-    assert!(matches!(ask(&before).await, DecidedBy::Server(_)));
-    wait_until("the replica to have the key", || match copy.int("EXISTS k") {
-        1 => Ok(()),
-        seen => Err(seen.to_string()),
-    });
-    // A replica rejects the call, which is a reason for the choice.
-    let after = patient(replica.port(), WhenUnavailable::FailOpen);
-    let decided = ask(&after).await;
-    assert!(decided.error().is_some_and(|error| error.code() == Some("READONLY")), "{decided:?}");
-    primary.kill();
-    assert!(matches!(ask(&before).await, DecidedBy::FailedClosed(_)));
-    copy.call("REPLICAOF NO ONE");
-    // The same connection serves the new primary, and the state has come along: of four units the second is
-    // taken.
-    let decided = ask(&after).await;
-    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 2), "{decided:?}");
-}
-
-#[tokio::test]
 async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
     let server = Server::start();
     let guard = patient(server.port(), WhenUnavailable::FailOpen);
@@ -342,10 +313,7 @@ async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
     assert_eq!(inspector.info("total_connections_received"), connections);
     // As README.md advises: the manager connects again, through a proxy perhaps to another server.
     inspector.call("CLIENT KILL TYPE normal SKIPME yes");
-    wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
-        "1" => Ok(()),
-        seen => Err(seen.to_owned()),
-    });
+    until("the connection to be closed", "1".to_owned(), || inspector.info("connected_clients"));
     assert!(matches!(ask(&guard).await, DecidedBy::FailedOpen(_)));
     assert!(matches!(ask(&guard).await, DecidedBy::FailedOpen(_)));
     assert_ne!(inspector.info("total_connections_received"), connections);
@@ -453,24 +421,6 @@ async fn more_than_the_limit_is_refused_permanently_whether_the_server_is_availa
     }
 }
 
-#[tokio::test]
-async fn a_guard_follows_a_slot_that_moves() {
-    let nodes = cluster();
-    let connection = cluster_client(&nodes).get_async_connection().await.unwrap();
-    let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(PATIENCE);
-    assert!(matches!(guard.take(KEY, limit(), Units(0)).await.unwrap(), DecidedBy::Server(_)));
-    move_slot(&nodes, KEY);
-    // The node that has the slot no longer has not run the call.
-    let decided = ask(&guard).await;
-    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 3), "{decided:?}");
-    // A client of a single server cannot follow.
-    let owner = nodes.iter().find(|node| !errors(node, "MOVED").is_empty()).unwrap();
-    let alone =
-        Guard::new(manager(client(owner.port())), WhenUnavailable::FailOpen).timeout(Duration::from_secs(2));
-    let error = alone.take(KEY, limit(), Units(1)).await.unwrap_err();
-    assert_eq!(error.code(), Some("MOVED"), "{error}");
-}
-
 /// The number of clients that wait on the nodes.
 fn waiting(nodes: &[Server]) -> u64 {
     nodes.iter().map(|node| node.connect().info("blocked_clients").parse::<u64>().unwrap()).sum()
@@ -478,10 +428,7 @@ fn waiting(nodes: &[Server]) -> u64 {
 
 /// Breaks the connections of all clients, once a call waits in the server.
 fn break_connections(nodes: &[Server]) {
-    wait_until("the call to wait", || match waiting(nodes) {
-        1 => Ok(()),
-        seen => Err(seen.to_string()),
-    });
+    until("the call to wait", 1, || waiting(nodes));
     for node in nodes {
         node.connect().call("CLIENT KILL TYPE normal SKIPME yes");
     }
@@ -504,26 +451,6 @@ async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
     break_connections(&nodes);
     assert!(call.await.unwrap().is_err());
     assert_eq!(waiting(&nodes), 0);
-}
-
-#[test]
-fn a_local_limiter_decides_by_its_share_as_the_server_would() {
-    let local = two_processes();
-    assert_eq!(local.share(limit()), Rate::new(4, Duration::from_secs(2 * 86_400)).burst(1).into());
-    assert_eq!(local.share(Rate::per_second(1)), Rate::new(1, Duration::from_secs(2)).burst(0).into()); // never nothing
-    let answer = local.take(KEY, limit(), Saturate(9)).unwrap();
-    assert_eq!((answer.decision, answer.taken, answer.remaining), (Decision::Admitted, Some(2), 0));
-    let answer = local.take(KEY, limit(), Units(1)).unwrap();
-    // A unit of this process takes twelve hours.
-    assert!(
-        matches!(answer.decision, Decision::RefusedFor(wait) if wait > Duration::from_secs(11 * 3_600)
-            && wait <= Duration::from_secs(12 * 3_600)),
-        "{answer:?}"
-    );
-    assert_eq!(local.take(KEY, limit(), Units(3)).unwrap().decision, Decision::RefusedForever);
-    assert!(local.take("other", limit(), Units(1)).unwrap().admitted());
-    // Clones share their memory.
-    assert!(!local.clone().take(KEY, limit(), Units(1)).unwrap().admitted());
 }
 
 /// The limits of each kind, of `units` units in a time that does not pass while a test runs.
@@ -616,12 +543,18 @@ fn the_shares_of_all_processes_are_the_limit_together() {
         assert_eq!(four.take(KEY, limit, Units(5)).unwrap().limit, 5, "{limit:?}");
         // A key has a state of one kind, and none for another kind.
         assert!(!four.take(KEY, limit, Units(5)).unwrap().admitted(), "{limit:?}");
-        // Never nothing.
-        assert_eq!(four.share(limit), LocalLimiter::new(NonZeroU32::new(4).unwrap()).share(limit));
     }
+    // Never nothing.
     for limit in kinds(1) {
         assert_eq!(four.take("one", limit, Units(1)).unwrap().limit, 1, "{limit:?}");
     }
+    let local = two_processes();
+    assert_eq!(local.share(limit()), Rate::new(4, Duration::from_secs(2 * 86_400)).burst(1).into());
+    assert_eq!(local.take(KEY, limit(), Saturate(9)).unwrap().taken, Some(2));
+    // Clones share their memory. A unit of this process takes twelve hours.
+    let refused = local.clone().take(KEY, limit(), Units(1)).unwrap();
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    assert!(matches!(refused.decision, Decision::RefusedFor(wait) if wait > hours(11) && wait <= hours(12)));
 }
 
 #[test]
@@ -645,6 +578,7 @@ fn a_local_limiter_and_a_policy_reject_the_limits_that_the_server_rejects() {
         Fixed::new(1, FixedWindow::until(SystemTime::UNIX_EPOCH)).into(),
         Limit::Window(nothing),
         Limit::Log(nothing),
+        Limit::Log(Rate::new(1, Duration::from_nanos(1))),
         Limit::Log(Rate::per_day(2_000_002)), // its half has a unit more than a log
         huge.into(),
         Limit::Funnel(huge.capacity(u64::MAX)),
@@ -657,6 +591,7 @@ fn a_local_limiter_and_a_policy_reject_the_limits_that_the_server_rejects() {
         assert!(local.take(KEY, limit, Saturate(u64::MAX)).is_err(), "{limit:?}");
     }
     assert!(local.take(KEY, Rate::per_second(1), Units(u64::MAX)).is_err());
+    assert!(Policy::new("p", Limit::Log(Rate::per_minute(1_000_000))).is_ok());
 }
 
 #[test]
