@@ -250,6 +250,8 @@ class Admission:
     """Whether this is such a request."""
     outer: Admission | None = None
     """The request that waits for this one, for example for a tool."""
+    origin: tuple[object, object] | None = None
+    """The task and the API of the request, which its fallbacks have too."""
 
     @property
     def parts(self) -> list[Part]:
@@ -475,6 +477,13 @@ class Limiter(CustomLogger):
     async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
         """Takes from all limits, or raises an exception with status 429, 413 or 503."""
         admission = self._admission_of(user_api_key_dict, data, call_type)
+        admission.origin = (asyncio.current_task(), call_type)
+        refused = _admission.get()
+        if refused is not None and refused.origin == admission.origin and not refused.attempts:
+            # Another callback has refused the request, and LiteLLM continues with a fallback. If that is refused too,
+            # LiteLLM names the first request.
+            admission.own = dict.fromkeys((*refused.own, refused.call_id), admission)
+            await self._settle(refused, 0, 0)
         if admission.parts:
             taken = admission.taken[0]
             answer = await self._take(taken, admission.pools(), admission.flow)
@@ -488,8 +497,7 @@ class Limiter(CustomLogger):
         while admission.outer is not None and admission.outer.settled:
             admission.outer = admission.outer.outer
         _admission.set(admission)
-        task = asyncio.current_task()
-        self._later(self._watch(admission, task))
+        self._later(self._watch(admission, asyncio.current_task()))
         return data
 
     async def _take(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
@@ -747,12 +755,17 @@ class Limiter(CustomLogger):
 
     async def async_post_call_success_hook(self, data: Any, user_api_key_dict: Any, response: Any) -> Any:
         """Settles a request whose answer is not a stream, before the client gets the answer."""
-        admission = self._mine(data)
-        has_usage = getattr(response, "usage", None) is not None and not _is_batch(response)
-        if admission is not None and has_usage and not admission.several:
-            hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
-            is_cached, api = bool(hidden.get("cache_hit")), getattr(data.get("litellm_logging_obj"), "call_type", None)
-            await self._settle(admission, *_used(response, hidden.get("response_cost"), api, is_cached))
+        if (admission := self._mine(data)) is None:
+            return response
+        for answer in response if isinstance(response, list) else [response]:
+            hidden = cast(Mapping[str, Any], getattr(answer, "_hidden_params", None) or {})
+            if admission.several:
+                if hidden.get("cache_hit"):  # LiteLLM logs only one of several
+                    await self._report(admission, {"model_info": {"id": hidden.get("model_id")}}, 0, 0)
+            # Of embeddings, a part may be from the cache. LiteLLM logs the usage of the others.
+            elif getattr(answer, "usage", None) is not None and not _is_batch(answer) and not hidden.get("cache_hit"):
+                api = getattr(data.get("litellm_logging_obj"), "call_type", None)
+                await self._settle(admission, *_used(answer, hidden.get("response_cost"), api))
         return response
 
     async def async_post_call_success_deployment_hook(self, request_data: Any, response: Any, call_type: Any) -> Any:
