@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import secrets
 import socket
 import struct
@@ -26,7 +27,9 @@ import httpx
 import pytest
 import redis
 from fastapi import HTTPException
+from litellm import Router
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+from litellm.proxy import proxy_server
 from litellm.proxy._types import UserAPIKeyAuth
 from litellm.proxy.openai_files_endpoints.common_utils import encode_file_id_with_model
 
@@ -829,6 +832,38 @@ def test_what_is_configured_wrongly_is_an_error_that_names_it(arguments: dict[st
     Limiter(**right)
     with pytest.raises((TypeError, ValueError), match=named):
         Limiter(**{**right, **arguments})
+
+
+async def test_limits_of_a_model_that_no_deployment_has_are_an_error(
+    server: servers.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the proxy loads its configuration, or in the log if it may get other models later."""
+    monkeypatch.setattr(proxy_server.proxy_config, "config", {})
+    ours = {"model_name": "model_name_t_1", "model_info": {"team_id": "t", "team_public_model_name": "ours"}}
+    models: list[Any] = [{"model_name": name} for name in ("gpt", "openai/*")]
+    models = [{**each, "litellm_params": {"model": "openai/fake", "api_key": "k"}} for each in (*models, ours)]
+    named = r"no deployment is called '{}'. Deployments are called 'gpt', 'openai/\*', 'ours'"
+
+    async def load(**settings: Any) -> None:
+        configured = {"model_list": models, "general_settings": settings}
+        (tmp_path / "config.yaml").write_text(json.dumps(configured))
+        await proxy_server.proxy_config.get_config(str(tmp_path / "config.yaml"))
+
+    def made(*names: str) -> Limiter:
+        return limiter_of(server, {"model": dict.fromkeys(names, Limits(requests_per_minute=9))})
+
+    await load()
+    made("gpt", "openai/*", "ours", "*", "gpt-4o-mini")  # a batch can name the last, which LiteLLM knows
+    for wrong in ("gtp", "openai/any", "model_name_t_1"):
+        with pytest.raises(ValueError, match=named.format(wrong)):
+            made("gpt", wrong)
+    await load(store_model_in_db=True)
+    limiter = made("gpt", "gtp")
+    monkeypatch.setattr(proxy_server, "llm_router", Router(models))
+    for number in range(2):
+        data = {"model": "gpt", "messages": [], "litellm_call_id": str(number)}
+        await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "acompletion")
+    assert len(re.findall(named.format("gtp"), caplog.text)) == 1
 
 
 @pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_month", "calls_at_once"])

@@ -15,9 +15,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import secrets
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
@@ -342,13 +344,36 @@ def _router() -> Any:
     return proxy_server.llm_router
 
 
+def _public_name(deployment: Any) -> str | None:
+    """Returns the name under which a deployment is called and has limits."""
+    info = deployment.get("model_info") or {}
+    return cast("str | None", info.get("team_public_model_name") or deployment.get("model_name"))
+
+
+def _check_models(limits: Mapping[Any, Any], deployments: list[Any], others: Container[str] = ()) -> None:
+    """Raises an error that names the models with limits that are neither those of a deployment nor among the others."""
+    given, names = limits.get("model"), {str(_public_name(each)) for each in deployments}
+    unknown = [name for name in (given if isinstance(given, Mapping) else ()) if name not in {"*", *names}]
+    if unknown := [name for name in unknown if name not in others]:
+        what, known = (", ".join(sorted(map(repr, each))) for each in (unknown, names))
+        raise ValueError(f"limits['model']: no deployment is called {what}. Deployments are called {known}")
+
+
+def _check_configuration(limits: Mapping[Any, Any]) -> None:
+    """Checks the models of limits by the configuration that the proxy is loading, unless it may get others later."""
+    config = getattr(getattr(sys.modules.get("litellm.proxy.proxy_server"), "proxy_config", None), "config", {})
+    settings = config.get("general_settings") or {}
+    later = [settings.get(name) for name in ("database_url", "store_model_in_db", "allow_client_side_credentials")]
+    if config.get("model_list") and not any([*later, *map(os.environ.get, ("DATABASE_URL", "STORE_MODEL_IN_DB"))]):
+        # Batches and pass-through endpoints call models without a deployment, by the names that LiteLLM knows.
+        _check_models(limits, config["model_list"], litellm.model_cost)
+
+
 def _configured(deployment_id: object) -> str | None:
     """Returns the name under which the proxy's configuration has a deployment. None if there is no such deployment."""
-    found: Any = None
     with contextlib.suppress(Exception):
-        found = _router().get_deployment(model_id=deployment_id)
-    public = getattr(getattr(found, "model_info", None), "team_public_model_name", None)
-    return cast("str | None", public or getattr(found, "model_name", None))
+        return _public_name(_router().get_deployment(model_id=deployment_id))
+    return None
 
 
 def _model_of(name: str) -> str | None:
@@ -437,6 +462,7 @@ class Limiter(CustomLogger):
         super().__init__()
         check_choice(when_unavailable)
         _check_limits(limits)
+        _check_configuration(limits)
         _check_scope(flow, "flow")
         if isinstance(url, str):
             check_url(url, "redis", "rediss", "unix")
@@ -461,6 +487,7 @@ class Limiter(CustomLogger):
         self.lease = micros(lease, "lease", least=1) / MICRO
         self.prefix, self.estimate, self.timeout = prefix, estimate, timeout
         self._guard: AsyncGuard | None = None
+        self._is_checked = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -476,6 +503,12 @@ class Limiter(CustomLogger):
 
     async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
         """Takes from all limits, or raises an exception with status 429, 413 or 503."""
+        if not self._is_checked and (router := _router()) is not None:
+            self._is_checked = True
+            try:
+                _check_models(self.limits, router.model_list)
+            except ValueError as error:
+                _log.error("%s", error)
         admission = self._admission_of(user_api_key_dict, data, call_type)
         admission.origin = (asyncio.current_task(), call_type)
         refused = _admission.get()
