@@ -268,10 +268,7 @@ async def test_a_loop_is_stopped_at_its_budget(cell: AsyncCell, model: Model, ru
         assert str(stopped.value).endswith(f"has: {limit - used} left")
     else:
         assert stopped.value.step == "search" and stopped.value.left < 30
-    assert await researcher.used() == {
-        "fake": {"tokens": sum(model.reports)},
-        "search": {"tokens": searches * SEARCH},
-    }
+    assert await researcher.used() == {"fake": {"tokens": sum(model.reports)}, "search": {"tokens": searches * SEARCH}}
     assert most == 2 and len(model.reports) > 3
     assert all(request.get("stream", False) == stream for request in model.requests)
     assert all(report <= held for report, held in zip(model.reports, asked, strict=False))
@@ -678,10 +675,7 @@ def test_mistakes_are_named() -> None:
     mistakes: list[tuple[str, Any]] = [
         ("the budget 'run:4' has dollars, so price must be a function", lambda: BudgetTransport(budget)),
         ("price must be a function, not '3.00'", lambda: BudgetTransport(budget, price="3.00")),  # type: ignore[arg-type]
-        (
-            "AsyncBudgetTransport needs a AsyncBudget",
-            lambda: AsyncBudgetTransport(budget),
-        ),  # type: ignore[type-var]
+        ("AsyncBudgetTransport needs a AsyncBudget", lambda: AsyncBudgetTransport(budget)),  # type: ignore[type-var]
         ("BudgetTransport needs a Budget, or a function, not 'run:4'", lambda: BudgetTransport("run:4")),  # type: ignore[type-var]
         ("unexpected keyword argument 'tokens'", lambda: BudgetTransport(budget, tokens=3)),  # type: ignore[call-arg]
         (
