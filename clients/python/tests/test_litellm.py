@@ -422,7 +422,7 @@ GOOGLE |= {"generationConfig": {"maxOutputTokens": 50, "candidateCount": 2}}
 )
 async def test_the_estimate_of_an_api(server: servers.Server, api: str, body: Any, held: int) -> None:
     limits = {"tag": Limits(tokens_per_month=9000), "user": Limits(tokens_per_minute=1)}
-    limiter = limiter_of(server, limits, timeout=30)
+    limiter = limiter_of(server, limits, timeout=30, flow="tag")
     assert limiter.guard.cell.pool.connection_kwargs["socket_timeout"] == 60
     data = {**body, "litellm_call_id": "1", "metadata": {"tags": ["long" * 999]}}
     await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, api)
