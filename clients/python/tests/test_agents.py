@@ -265,10 +265,7 @@ async def test_a_loop_is_stopped_at_its_budget(cell: AsyncCell, model: Model, ru
         assert str(stopped.value).endswith(f"has: {limit - used} left")
     else:
         assert stopped.value.step == "search" and stopped.value.left < 30
-    assert await researcher.used() == {
-        "fake": {"tokens": sum(model.reports)},
-        "search": {"tokens": searches * SEARCH},
-    }
+    assert await researcher.used() == {"fake": {"tokens": sum(model.reports)}, "search": {"tokens": searches * SEARCH}}
     assert most == 2 and len(model.reports) > 3
     assert all(request.get("stream", False) == stream for request in model.requests)
     assert all(report <= held for report, held in zip(model.reports, asked, strict=False))

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import secrets
 import socket
 import struct
@@ -26,7 +27,9 @@ import httpx
 import pytest
 import redis
 from fastapi import HTTPException
+from litellm import Router
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+from litellm.proxy import proxy_server
 from litellm.proxy._types import UserAPIKeyAuth
 from litellm.proxy.openai_files_endpoints.common_utils import encode_file_id_with_model
 
@@ -159,7 +162,7 @@ def proxies() -> Iterator[Proxies]:
             "OPENAI_BASE_URL": upstreams["tagged"].url + "/v1",
             "REDIS_URL": f"redis://127.0.0.1:{server.port}",
         }
-        urls, processes = list[str](), list[subprocess.Popen[bytes]]()
+        made = Proxies(server, [], upstreams)
         for _ in range(PROXIES):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=500))
             command = [sys.executable, "-m", "uvicorn", "litellm.proxy.proxy_server:app", "--log-level", "warning"]
@@ -170,18 +173,20 @@ def proxies() -> Iterator[Proxies]:
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
-            processes.append(process)
-            urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        for url in urls:
+            made.processes.append(process)
+            made.urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        for url in made.urls:
             # The proxy listens when it has started; the kernel holds the request until then.
             httpx.get(url + "/health/liveliness", timeout=300).raise_for_status()
             # The first request of a process takes seconds, in which others would not be answered.
             body = {"model": "warm", "messages": [{"role": "user", "content": "hello"}]}
             headers = {"authorization": "Bearer sk-free-anybody"}
             httpx.post(url + "/v1/chat/completions", json=body, headers=headers, timeout=300)
-        made = Proxies(server, urls, upstreams)
-        made.processes = processes
         yield made
+
+
+def limiter_of(server: servers.Server, limits: Any, **more: Any) -> Limiter:
+    return Limiter(f"redis://127.0.0.1:{server.port}", when_unavailable=FailClosed(), limits=limits, **more)
 
 
 def counts(responses: list[httpx.Response]) -> Counter[int]:
@@ -282,12 +287,8 @@ async def test_a_long_call_keeps_its_place(proxies: Proxies) -> None:
 
 
 async def test_a_request_that_is_cancelled_takes_nothing(proxies: Proxies) -> None:
-    limiter = Limiter(
-        f"redis://127.0.0.1:{proxies.server.port}",
-        when_unavailable=FailClosed(),
-        limits={"model": Limits(tokens_per_month=100_000, calls_at_once=100)},
-        prefix="cancelled",
-    )
+    limits = Limits(tokens_per_month=100_000, calls_at_once=100)
+    limiter = limiter_of(proxies.server, {"model": limits}, prefix="cancelled")
     user = UserAPIKeyAuth(api_key="k")
     for steps in range(60):
         data = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "litellm_call_id": str(steps)}
@@ -314,12 +315,7 @@ async def test_a_request_that_is_cancelled_takes_nothing(proxies: Proxies) -> No
 async def test_a_reply_after_the_503_is_given_back() -> None:
     with servers.running() as server, server.admin as admin:
         limits = Limits(tokens_per_month=100_000, requests_per_minute=10, dollars_per_month="9")
-        limiter = Limiter(
-            f"redis://127.0.0.1:{server.port}",
-            when_unavailable=FailClosed(),
-            limits={"key": limits},
-            prefix="late",
-        )
+        limiter = limiter_of(server, {"key": limits}, prefix="late")
         user, data = UserAPIKeyAuth(api_key="k"), {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         await limiter.guard.mpeek(Take("{late}", Rate(1, per=1)))
         server.freeze()
@@ -353,14 +349,8 @@ async def test_teams_wait_fairly(proxies: Proxies) -> None:
 async def test_teams_share_the_tokens_that_they_use(proxies: Proxies) -> None:
     """One team uses all that is estimated, and another one a tenth. By requests, that one would get a tenth."""
     used, weights = {"all": 50, "tenth": 5, "double": 50}, {"double": 2, "*": 1}
-    limiter = Limiter(
-        f"redis://127.0.0.1:{proxies.server.port}",
-        when_unavailable=FailClosed(),
-        limits={"model": Limits(tokens_per_minute=50)},  # one request at a time
-        max_wait=1e6,
-        weights=weights,
-        prefix="shares",
-    )
+    limits = {"model": Limits(tokens_per_minute=50)}  # one request at a time
+    limiter = limiter_of(proxies.server, limits, max_wait=1e6, weights=weights, prefix="shares")
     turns = asyncio.Queue[str]()
 
     async def request(team: str, number: int) -> None:
@@ -405,8 +395,8 @@ def test_an_estimate_counts_all_choices_and_the_longest_length() -> None:
 
 
 async def test_a_tool_that_a_request_waits_for_is_another_request(server: servers.Server) -> None:
-    limits: Any = {"key": Limits(tokens_per_month=9000, requests_per_minute=9, calls_at_once=9)}
-    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits=limits)
+    limits = Limits(tokens_per_month=9000, requests_per_minute=9, calls_at_once=9)
+    limiter = limiter_of(server, {"key": limits})
     user, tool = UserAPIKeyAuth(api_key="k"), {"model": "mcp-tool-call", "messages": [{"content": "search"}]}
     data = {"model": "m", "messages": [], "litellm_call_id": "1"}
     await limiter.async_pre_call_hook(user, None, data, "acompletion")
@@ -418,24 +408,21 @@ async def test_a_tool_that_a_request_waits_for_is_another_request(server: server
         assert (admin.get("{litellm}:key:k:month"), admin.zcard("{litellm}:key:k:rpm")) == ("15", 4)
 
 
+GOOGLE: dict[str, Any] = {"contents": [{"parts": [{"text": "hello"}, {"inlineData": {"data": "A" * 10_000}}]}]}
+GOOGLE |= {"generationConfig": {"maxOutputTokens": 50, "candidateCount": 2}}
+
+
 @pytest.mark.parametrize(
     ("api", "body", "held"),
     [
         ("aresponses", {"input": "hello"}, 3 + 1000),
         ("aembedding", {"input": "hello"}, 3),
-        (
-            "agenerate_content",
-            {
-                "contents": [{"parts": [{"text": "hello"}, {"inlineData": {"data": "A" * 10_000}}]}],
-                "generationConfig": {"maxOutputTokens": 50, "candidateCount": 2},
-            },
-            3 + 2 * 50,
-        ),
+        ("agenerate_content", GOOGLE, 3 + 2 * 50),
     ],
 )
 async def test_the_estimate_of_an_api(server: servers.Server, api: str, body: Any, held: int) -> None:
-    limits: Any = {"tag": Limits(tokens_per_month=9000), "user": Limits(tokens_per_minute=1)}
-    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits=limits, timeout=30)
+    limits = {"tag": Limits(tokens_per_month=9000), "user": Limits(tokens_per_minute=1)}
+    limiter = limiter_of(server, limits, timeout=30, flow="tag")
     assert limiter.guard.cell.pool.connection_kwargs["socket_timeout"] == 60
     data = {**body, "litellm_call_id": "1", "metadata": {"tags": ["long" * 999]}}
     await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, api)
@@ -524,8 +511,7 @@ async def test_the_limits_end_the_retries_of_the_sdk(proxies: Proxies) -> None:
 
 async def test_a_request_that_is_sent_again_on_a_new_connection_counts(server: servers.Server) -> None:
     """LiteLLM's own client does so if the connection is reset. The requests of logs and guardrails are none."""
-    limits, seen = Limits(requests_per_minute=9), list[bytes]()
-    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits={"model": limits})
+    limiter, seen = limiter_of(server, {"model": Limits(requests_per_minute=9)}), list[bytes]()
 
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await reader.readuntil(b"\r\n\r\n"))
@@ -626,11 +612,36 @@ async def test_an_answer_that_is_there_already_is_not_charged_again(proxies: Pro
         for charged in ([15, 30], [0, 0], [0, 0]):
             (await one.ask(client, "odd", cache=cache)).raise_for_status()
             assert charges(proxies) == charged
+        (await one.ask(client, "odd,odd", cache=cache)).raise_for_status()
+        assert charges(proxies) == [0, 0]
         response = await proxies.ask(client, "odd", path="responses")
         assert charges(proxies) == [10, 18]
         for _ in range(2):
             (await client.get(f"{one.urls[0]}/v1/responses/{response.json()['id']}")).raise_for_status()
             assert charges(proxies) == [0, 0]
+
+
+async def test_embeddings_of_which_a_part_is_cached_are_charged(server: servers.Server) -> None:
+    """LiteLLM marks the whole answer as cached, and then logs the usage of the rest."""
+    limiter, user = limiter_of(server, {"key": Limits(tokens_per_month=9000)}), UserAPIKeyAuth(api_key="k")
+    data = {"model": "m", "input": ["known", "new"], "litellm_call_id": "1"}
+    await limiter.async_pre_call_hook(user, None, data, "aembedding")
+    whole = SimpleNamespace(usage={"total_tokens": 10}, _hidden_params={"cache_hit": True})
+    await limiter.async_post_call_success_hook(data, user, whole)
+    await limiter.async_log_success_event(data, SimpleNamespace(usage={"total_tokens": 5}), None, None)
+    with server.admin as admin:
+        assert admin.get("{litellm}:key:k:month") == "5"
+
+
+async def test_what_litellm_itself_refuses_is_given_back(proxies: Proxies) -> None:
+    """Its limiter follows this one: it refuses the second request for `loose`, and the third for the fallback too."""
+    begin_ways(proxies)
+    proxies.upstreams["loose"].faults.clear()
+    one = Proxies(proxies.server, proxies.urls[:1], proxies.upstreams)
+    for status, ways, user in ((200, 0, 15), (200, 15, 30), (429, 15, 30)):
+        assert counts(await one.ask_all("loose", ["sk-free5-all"])) == {status: 1}
+        servers.wait_until(lambda ways=ways: proxies.number("model", "ways", "month") == ways)
+        servers.wait_until(lambda user=user: proxies.number("user", "all", "month") == user)
 
 
 async def test_a_batch_is_charged_once(proxies: Proxies) -> None:
@@ -651,8 +662,7 @@ async def test_a_batch_is_charged_once(proxies: Proxies) -> None:
 
 async def test_a_batch_is_charged_when_its_usage_is_final(server: servers.Server) -> None:
     """Not when it is created or runs, and not before its answers have arrived, whose price is unknown until then."""
-    limits = Limits(tokens_per_month=9000, dollars_per_month="1")
-    limiter = Limiter(f"redis://localhost:{server.port}", when_unavailable=FailClosed(), limits={"key": limits})
+    limiter = limiter_of(server, {"key": Limits(tokens_per_month=9000, dollars_per_month="1")})
     managed = base64.urlsafe_b64encode(b"litellm_proxy;model_id:m;llm_batch_id:b").decode()
 
     async def call(call_type: str, name: str, status: str, output: str | None, tokens: int, dollars: float) -> None:
@@ -682,10 +692,9 @@ async def test_a_batch_is_charged_when_its_usage_is_final(server: servers.Server
 
 def begin_ways(proxies: Proxies, model: str = "ways") -> None:
     """The limits of a model are as new, and its upstream has seen nothing."""
+    keys = [f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month", "money")]
     with proxies.server.admin as admin:
-        admin.delete(
-            *(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month", "money")), "{litellm}:user:all:month"
-        )
+        admin.delete(*keys, "{litellm}:user:all:month")
     proxies.upstreams[model].seen.clear()
     proxies.upstreams[model].tokens = 0
 
@@ -721,12 +730,7 @@ def begin_ways(proxies: Proxies, model: str = "ways") -> None:
         ("ways", "ways", {"path": "ways:streamGenerateContent"}, None),
         ("ways,alias", "ways", {}, None),
         ("ways,id-of-ways", "ways", {"fastest_response": True}, None),
-        (
-            "alias,ways",
-            "ways",
-            {"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]},
-            None,
-        ),
+        ("alias,ways", "ways", {"messages": [[{"role": "user", "content": text}] for text in "ab"]}, None),
     ],
 )
 async def test_limits_are_those_of_the_deployment_that_is_called(
@@ -785,8 +789,7 @@ async def test_requests_that_litellm_adds_take_from_the_limits_of_their_model(pr
 
 
 async def test_a_request_that_litellm_adds_counts_once_although_it_is_translated(server: servers.Server) -> None:
-    url, limits = f"redis://localhost:{server.port}", Limits(requests_per_minute=9)
-    limiter = Limiter(url, when_unavailable=FailClosed(), limits={"model": limits}, prefix="own")
+    limiter = limiter_of(server, {"model": Limits(requests_per_minute=9)}, prefix="own")
     data = {"model": "outer", "messages": [], "litellm_call_id": "1"}
     await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "completion")
     own = {"litellm_call_id": "2", "metadata": {"model_group": "m"}, "input": "hello"}
@@ -831,6 +834,38 @@ def test_what_is_configured_wrongly_is_an_error_that_names_it(arguments: dict[st
         Limiter(**{**right, **arguments})
 
 
+async def test_limits_of_a_model_that_no_deployment_has_are_an_error(
+    server: servers.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the proxy loads its configuration, or in the log if it may get other models later."""
+    monkeypatch.setattr(proxy_server.proxy_config, "config", {})
+    ours = {"model_name": "model_name_t_1", "model_info": {"team_id": "t", "team_public_model_name": "ours"}}
+    models: list[Any] = [{"model_name": name} for name in ("gpt", "openai/*")]
+    models = [{**each, "litellm_params": {"model": "openai/fake", "api_key": "k"}} for each in (*models, ours)]
+    named = r"no deployment is called '{}'. Deployments are called 'gpt', 'openai/\*', 'ours'"
+
+    async def load(**settings: Any) -> None:
+        configured = {"model_list": models, "general_settings": settings}
+        (tmp_path / "config.yaml").write_text(json.dumps(configured))
+        await proxy_server.proxy_config.get_config(str(tmp_path / "config.yaml"))
+
+    def made(*names: str) -> Limiter:
+        return limiter_of(server, {"model": dict.fromkeys(names, Limits(requests_per_minute=9))})
+
+    await load()
+    made("gpt", "openai/*", "ours", "*", "gpt-4o-mini")  # a batch can name the last, which LiteLLM knows
+    for wrong in ("gtp", "openai/any", "model_name_t_1"):
+        with pytest.raises(ValueError, match=named.format(wrong)):
+            made("gpt", wrong)
+    await load(store_model_in_db=True)
+    limiter = made("gpt", "gtp")
+    monkeypatch.setattr(proxy_server, "llm_router", Router(models))
+    for number in range(2):
+        data = {"model": "gpt", "messages": [], "litellm_call_id": str(number)}
+        await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "acompletion")
+    assert len(re.findall(named.format("gtp"), caplog.text)) == 1
+
+
 @pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_month", "calls_at_once"])
 @pytest.mark.parametrize("value", [0, -1, "60", 1.5, True, 2**63])
 def test_limits_are_whole_numbers(limit: str, value: Any) -> None:
@@ -851,31 +886,22 @@ def test_otherwise_is_beside_one_limit_of_a_month(limits: dict[str, int]) -> Non
 
 
 def test_limits_in_dollars_and_in_metadata() -> None:
-    assert [micro_dollars(value) for value in (0.1 + 0.2, 1.5e-4 + 1e-19, 100 * 1.5e-6, "0.0000011")] == [
-        300000,
-        150,
-        150,
-        2,
-    ]
+    prices = (0.1 + 0.2, 1.5e-4 + 1e-19, 100 * 1.5e-6, "0.0000011")
+    assert [micro_dollars(value) for value in prices] == [300000, 150, 150, 2]
     for value in (0, -1, "ten", "nan", float("inf"), True, [1]):
         with pytest.raises((TypeError, ValueError), match="dollars_per_month"):
             Limits(dollars_per_month=value)
     assert Limits.of({}) == Limits()  # for a name that the limits of all others are not for
-    for metadata in (
-        {"request_per_minute": 1},
-        {"requests_per_minute": "1"},
-        {"tokens_per_month": 1, "otherwise": "b"},
-        5,
-    ):
+    wrong: Any = ({"request_per_minute": 1}, {"requests_per_minute": "1"}, {"tokens_per_month": 1, "otherwise": "b"}, 5)
+    for metadata in wrong:
         with pytest.raises((TypeError, ValueError)):
-            Limits.of(metadata)  # type: ignore[arg-type]
+            Limits.of(metadata)
 
 
 async def test_a_server_without_the_module_is_told_to_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
     data = {"model": "secret", "messages": [], "litellm_call_id": "1"}
     with servers.running(module=False) as bare:
-        limits = {"model": Limits(requests_per_minute=1)}
-        limiter = Limiter(f"redis://127.0.0.1:{bare.port}", when_unavailable=FailClosed(), limits=limits)
+        limiter = limiter_of(bare, {"model": Limits(requests_per_minute=1)})
         with pytest.raises(HTTPException) as error:
             await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "completion")
         await limiter.guard.cell.pool.disconnect()
@@ -948,19 +974,12 @@ async def test_a_process_that_is_killed_strands_nothing(proxies: Proxies) -> Non
     upstream, other, key = proxies.upstreams["long"], proxies.upstreams["stranded"], "{litellm}:model:long:busy"
     before, upstream.delay, other.delay = len(upstream.seen), 0.2, 0.2
 
+    last = Proxies(proxies.server, proxies.urls[-1:], proxies.upstreams)
+
     async def stream(model: str) -> None:
         async with httpx.AsyncClient(timeout=60) as client:
             with pytest.raises(httpx.HTTPError):
-                body = {
-                    "model": model,
-                    "stream": True,
-                    "max_tokens": 1000,
-                    "messages": [{"role": "user", "content": "a"}],
-                }
-                headers = {"authorization": "Bearer sk-free-anybody"}
-                url, status = proxies.urls[-1] + "/v1/chat/completions", 503
-                while status == 503:  # as in `ask_until_answered`
-                    status = (await client.post(url, json=body, headers=headers)).status_code
+                await last.ask_until_answered(client, model, text="a", stream=True, max_tokens=1000)
 
     streams = asyncio.gather(*(stream(model) for model in ["long"] * 5 + ["stranded"] * 50))
     await servers.until(lambda: len(upstream.seen) == before + 5 and len(other.seen) == 50)

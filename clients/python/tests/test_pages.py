@@ -62,11 +62,7 @@ def on_ports(code: str, server: int, cluster: int, upstream: str = "") -> str:
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("page", PROGRAMS)
 async def test_the_programs_of_a_page_run(
-    server: servers.Server,
-    cluster: list[servers.Server],
-    upstream: str,
-    page: str,
-    capsys: pytest.CaptureFixture[str],
+    server: servers.Server, cluster: list[servers.Server], upstream: str, page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # What the application knows of a request is the reader's own.
     namespace: dict[str, Any] = {"__name__": "page"}

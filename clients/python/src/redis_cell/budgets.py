@@ -399,12 +399,7 @@ class Budget(_Budget):
     """
 
     def step(
-        self,
-        tool: str,
-        *,
-        tokens: int | None = None,
-        dollars: Dollars | None = None,
-        owner: str | bytes | None = None,
+        self, tool: str, *, tokens: int | None = None, dollars: Dollars | None = None, owner: str | bytes | None = None
     ) -> Step:
         """Returns a context manager for a step, which holds these amounts.
 
@@ -430,12 +425,7 @@ class AsyncBudget(_Budget):
     """A Budget for asyncio."""
 
     def step(
-        self,
-        tool: str,
-        *,
-        tokens: int | None = None,
-        dollars: Dollars | None = None,
-        owner: str | bytes | None = None,
+        self, tool: str, *, tokens: int | None = None, dollars: Dollars | None = None, owner: str | bytes | None = None
     ) -> AsyncStep:
         """Returns a context manager for a step, like `Budget.step`."""
         return AsyncStep(self, tool, {"tokens": tokens, "dollars": dollars}, owner)

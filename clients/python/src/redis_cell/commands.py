@@ -27,13 +27,7 @@ class _Holds(Generic[H]):
         raise NotImplementedError
 
     def place(
-        self,
-        key: Key,
-        places: int,
-        *,
-        lease: Seconds,
-        holder: str | bytes | None = None,
-        timeout: Seconds | None = 0,
+        self, key: Key, places: int, *, lease: Seconds, holder: str | bytes | None = None, timeout: Seconds | None = 0
     ) -> H:
         """Returns a context manager that holds a place in a `with` block, or for asyncio, in an `async with` block.
         Raises RateLimited if none is free.

@@ -67,10 +67,7 @@ def fields(limits: Mapping[str, Counted], answer: Together[Answer], keys: Mappin
     tightest = min(rows.values(), key=lambda row: row.remaining)
     policies = (_member(name, q=row.limit, w=_window(limits[name])) for name, row in rows.items())
     states = (_member(name, r=row.remaining, t=_until_more(limits[name], row)) for name, row in rows.items())
-    found = [
-        ("RateLimit-Policy", ", ".join(policies)),
-        ("RateLimit", ", ".join(states)),
-    ]
+    found = [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states))]
     return found + _told(tightest, answer.combined.retry_after)
 
 

@@ -302,13 +302,7 @@ class _Transport(Sends, Generic[C]):
     """The common part of Transport and AsyncTransport."""
 
     def __init__(
-        self,
-        cell: C,
-        key: str,
-        rate: Rate | None = None,
-        *,
-        max_wait: Seconds | None = 60.0,
-        transport: Any = None,
+        self, cell: C, key: str, rate: Rate | None = None, *, max_wait: Seconds | None = 60.0, transport: Any = None
     ) -> None:
         check_runs(cell, type(self).__name__, awaited=isinstance(self, AsyncTransport))
         super().__init__(transport)

@@ -15,11 +15,13 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import secrets
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial, wraps
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -88,31 +90,31 @@ class Limits:
     otherwise: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in ((each.name, getattr(self, each.name)) for each in fields(self)):
-            if value is None:
+        for name, limiter in _LIMITERS.items():
+            if (value := getattr(self, name)) is None:
                 continue
-            if name == "otherwise":
-                if not isinstance(value, str) or self._units() not in (["tokens_per_month"], ["dollars_per_month"]):
-                    raise ValueError(f"otherwise must be a model, beside one limit of a month, not {value!r}")
-            elif name != "dollars_per_month" and (not isinstance(value, int) or isinstance(value, bool)):
+            if name != "dollars_per_month" and (not isinstance(value, int) or isinstance(value, bool)):
                 raise TypeError(f"{name} must be a whole number, not {value!r}")
-            else:
-                try:
-                    _LIMITERS[name](value)
-                except ValueError as error:
-                    raise ValueError(f"{name}: {error}") from None
+            try:
+                limiter(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        if self.otherwise is not None and not (isinstance(self.otherwise, str) and self._are_a_month()):
+            raise ValueError(f"otherwise must be a model, beside one limit of a month, not {self.otherwise!r}")
 
-    def _units(self) -> list[str]:
-        return [each.name for each in fields(self) if each.name != "otherwise" and getattr(self, each.name) is not None]
+    def _are_a_month(self) -> bool:
+        """Returns whether these are one limit, of a month."""
+        given = [name for name in _LIMITERS if getattr(self, name) is not None]
+        return given in (["tokens_per_month"], ["dollars_per_month"])
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Limits:
         """Returns the limits in a mapping, as in the metadata of a key. Raises ValueError for an unknown name."""
         if not isinstance(mapping, Mapping):
             raise TypeError(f"limits must be a mapping, not {mapping!r}")
-        names = [field.name for field in fields(cls) if field.name != "otherwise"]  # which is for models
-        if unknown := set(mapping) - set(names):
-            raise ValueError(f"no limit is called {', '.join(sorted(map(repr, unknown)))}: they are {', '.join(names)}")
+        if unknown := set(mapping) - set(_LIMITERS):  # `otherwise` is for models
+            what, names = ", ".join(sorted(map(repr, unknown))), ", ".join(_LIMITERS)
+            raise ValueError(f"no limit is called {what}: they are {names}")
         return cls(**mapping)
 
 
@@ -145,8 +147,7 @@ def _check_otherwise(scope: str, name: str, limits: Mapping[str, Limits]) -> Non
         raise ValueError(f"otherwise is for the limits of a model with a name, not of {scope} {name!r}")
     seen = [name]
     while (other := limits[seen[-1]].otherwise) is not None:
-        units = limits[other]._units() if other in limits else []
-        if other in seen or units not in (["tokens_per_month"], ["dollars_per_month"]):
+        if other in seen or other not in limits or not limits[other]._are_a_month():
             raise ValueError(f"otherwise={other!r} must name another model that has one limit, of a month")
         seen.append(other)
 
@@ -158,15 +159,13 @@ def _check_scope(scope: object, name: str) -> None:
 
 def price_of(model: str, tokens: Estimate) -> float:
     """Returns the price of an estimate in dollars, from LiteLLM's prices for the model. 0 if it has none."""
-    info: Any = None
-    with contextlib.suppress(Exception):
-        info = _router().get_model_group_info(model)
-    prices = (getattr(info, "input_cost_per_token", None), getattr(info, "output_cost_per_token", None))
-    if not any(prices):
+    for known in (lambda: _router().get_model_group_info(model), lambda: litellm.get_model_info(model)):
         with contextlib.suppress(Exception):
-            known: Any = litellm.get_model_info(model)
-            prices = (known.get("input_cost_per_token"), known.get("output_cost_per_token"))
-    return tokens.prompt * (prices[0] or 0) + tokens.answer * (prices[1] or 0)
+            info: dict[str, Any] = dict(known())
+            prices = (info.get("input_cost_per_token") or 0, info.get("output_cost_per_token") or 0)
+            if any(prices):
+                return tokens.prompt * prices[0] + tokens.answer * prices[1]
+    return 0
 
 
 @dataclass(slots=True)
@@ -208,13 +207,12 @@ class Taken:
         """Returns the usage of each limit by the request. With None, an estimate does not change."""
         used, takes = {"tokens": tokens, "micro-dollars": micros}, list[Take]()
         for part in self.parts:
-            actual = 0 if part.unused else used.get(part.unit)
-            if part.unit in COUNTED:
+            take, actual = part.take, 0 if part.unused else used.get(part.unit)
+            if part.unit in COUNTED and actual is not None:
                 # The server would refuse a larger quantity, and then charge nothing.
-                most = wire.most(part.take.limit)
-                takes.append(part.take if actual is None else replace(part.take, quantity=min(actual, most)))
-            elif isinstance(part.take.limit, Lease) and not part.unused:
-                takes.append(part.take)
+                take = replace(take, quantity=min(actual, wire.most(take.limit)))
+            if part.unit in COUNTED or (isinstance(take.limit, Lease) and not part.unused):
+                takes.append(take)
         return takes
 
 
@@ -237,8 +235,8 @@ class Admission:
     """Whether the limits of the model have refused the last attempt."""
     api: object = None
     """The API of the request, which LiteLLM may translate to another one for the upstream."""
-    chains: dict[str, list[tuple[str, Part]]] = field(default_factory=dict[str, list[tuple[str, Part]]])
-    """The models that may take the place of a model, by the key of its month, with their parts."""
+    chain: list[tuple[str, Part]] = field(default_factory=list[tuple[str, Part]])
+    """The models that may take the place of the model, whose month is the last part, with their parts."""
     tokens: int = 0
     price: int = 0
     """The reported usage of several upstream requests."""
@@ -250,6 +248,8 @@ class Admission:
     """Whether this is such a request."""
     outer: Admission | None = None
     """The request that waits for this one, for example for a tool."""
+    origin: tuple[object, object] | None = None
+    """The task and the API of the request, which its fallbacks have too."""
 
     @property
     def parts(self) -> list[Part]:
@@ -266,22 +266,19 @@ class Admission:
         ]
 
     def pools(self) -> list[Pools]:
-        """Returns the limits and the chains of models from which the request takes."""
-        return [
-            Else(part.take, *(other.take for _, other in self.chains[str(part.take.key)]))
-            if str(part.take.key) in self.chains
-            else part.take
-            for part in self.parts
-        ]
+        """Returns the limits and the chain of models from which the request takes."""
+        pools: list[Pools] = [part.take for part in self.parts]
+        if self.chain:
+            pools[-1] = Else(self.parts[-1].take, *(part.take for _, part in self.chain))
+        return pools
 
     def choose(self, answer: Together[Answer]) -> str | None:
-        """Keeps the part of the model that a chain has chosen, and returns this model if it is another one."""
-        for index, part in enumerate(self.parts):
-            if not isinstance(answer[part.take.key], Admitted) and str(part.take.key) in self.chains:
-                for model, other in self.chains[str(part.take.key)]:
-                    if isinstance(answer[other.take.key], Admitted):
-                        self.parts[index], self.model = other, model
-                        return model
+        """Keeps the part of the model that the chain has chosen, and returns this model if it is another one."""
+        if self.chain and not isinstance(answer[self.parts[-1].take.key], Admitted):
+            for model, part in self.chain:
+                if isinstance(answer[part.take.key], Admitted):
+                    self.parts[-1], self.model = part, model
+                    return model
         return None
 
 
@@ -303,24 +300,22 @@ class Upstream:
 _upstream: ContextVar[Upstream | None] = ContextVar("redis_cell_upstream", default=None)
 
 
-async def _sends() -> None:
-    """Counts a request that is about to be sent, except the first one of a call, for which the hook has taken."""
-    if (upstream := _upstream.get()) is not None:
-        if upstream.sent and upstream.again is not None:
-            await upstream.again()
-        upstream.sent = True
-
-
 def _counted(kind: Any, name: str, is_upstream: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> None:
-    """Counts the calls of a method. LiteLLM has no hook for requests: SDKs try again after errors, embeddings and
-    images whatever their `max_retries`, and LiteLLM's own client sends a request again on a new connection."""
+    """Counts each call of a method that sends a request, except the first one of a call, for which the hook has taken.
+
+    LiteLLM has no hook for requests: SDKs try again after errors, embeddings and images whatever their `max_retries`,
+    and LiteLLM's own client sends a request again on a new connection.
+    """
     method = getattr(kind, name)
 
     @wraps(method)
     async def counted(self: Any, *arguments: Any, **options: Any) -> Any:
         token = None if is_upstream(options) else _upstream.set(None)
         try:
-            await _sends()
+            if (upstream := _upstream.get()) is not None:
+                if upstream.sent and upstream.again is not None:
+                    await upstream.again()
+                upstream.sent = True
             return await method(self, *arguments, **options)
         finally:
             if token is not None:
@@ -340,13 +335,36 @@ def _router() -> Any:
     return proxy_server.llm_router
 
 
+def _public_name(deployment: Any) -> str | None:
+    """Returns the name under which a deployment is called and has limits."""
+    info = deployment.get("model_info") or {}
+    return cast("str | None", info.get("team_public_model_name") or deployment.get("model_name"))
+
+
+def _check_models(limits: Mapping[Any, Any], deployments: list[Any], others: Container[str] = ()) -> None:
+    """Raises an error that names the models with limits that are neither those of a deployment nor among the others."""
+    given, names = limits.get("model"), {str(_public_name(each)) for each in deployments}
+    unknown = [name for name in (given if isinstance(given, Mapping) else ()) if name not in {"*", *names}]
+    if unknown := [name for name in unknown if name not in others]:
+        what, known = (", ".join(sorted(map(repr, each))) for each in (unknown, names))
+        raise ValueError(f"limits['model']: no deployment is called {what}. Deployments are called {known}")
+
+
+def _check_configuration(limits: Mapping[Any, Any]) -> None:
+    """Checks the models of limits by the configuration that the proxy is loading, unless it may get others later."""
+    config = getattr(getattr(sys.modules.get("litellm.proxy.proxy_server"), "proxy_config", None), "config", {})
+    settings = config.get("general_settings") or {}
+    later = [settings.get(name) for name in ("database_url", "store_model_in_db", "allow_client_side_credentials")]
+    if config.get("model_list") and not any([*later, *map(os.environ.get, ("DATABASE_URL", "STORE_MODEL_IN_DB"))]):
+        # Batches and pass-through endpoints call models without a deployment, by the names that LiteLLM knows.
+        _check_models(limits, config["model_list"], litellm.model_cost)
+
+
 def _configured(deployment_id: object) -> str | None:
     """Returns the name under which the proxy's configuration has a deployment. None if there is no such deployment."""
-    found: Any = None
     with contextlib.suppress(Exception):
-        found = _router().get_deployment(model_id=deployment_id)
-    public = getattr(getattr(found, "model_info", None), "team_public_model_name", None)
-    return cast("str | None", public or getattr(found, "model_name", None))
+        return _public_name(_router().get_deployment(model_id=deployment_id))
+    return None
 
 
 def _model_of(name: str) -> str | None:
@@ -358,8 +376,7 @@ def _model_of(name: str) -> str | None:
         return model
     found: set[str | None] = set()
     with contextlib.suppress(Exception):
-        for deployment in _router().get_model_list(model_name=name) or ():
-            found.add(_configured(deployment["model_info"]["id"]))
+        found = {_configured(each["model_info"]["id"]) for each in _router().get_model_list(model_name=name) or ()}
     return name if not found else found.pop() if len(found) == 1 else None
 
 
@@ -435,9 +452,13 @@ class Limiter(CustomLogger):
         super().__init__()
         check_choice(when_unavailable)
         _check_limits(limits)
+        _check_configuration(limits)
         _check_scope(flow, "flow")
+        longest = 2 * max(TIMEOUT, micros(timeout, "timeout", least=1) / MICRO)
         if isinstance(url, str):
             check_url(url, "redis", "rediss", "unix")
+            options: Any = {"socket_timeout": longest, "socket_connect_timeout": TIMEOUT, "max_connections": 400}
+            url = partial(redis.asyncio.Redis.from_url, url, **options)
         elif not callable(url):
             raise TypeError(f"url must be a URL, or a function that returns a client, not {url!r}")
         if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
@@ -445,39 +466,43 @@ class Limiter(CustomLogger):
         for name, weight in of_kind({} if weights is None else weights, "weights", Mapping).items():
             whole(weight, f"the weight of {name!r}", 1, MOST_WEIGHT)
         function(estimate, "estimate")
-        longest = 2 * max(TIMEOUT, micros(timeout, "timeout", least=1) / MICRO)
-        self.connect = (
-            url
-            if callable(url)
-            else lambda: redis.asyncio.Redis.from_url(
-                url, socket_timeout=longest, socket_connect_timeout=TIMEOUT, max_connections=400
-            )
-        )
         self.when_unavailable, self.limits, self.flow = when_unavailable, limits, flow
-        self.weights = weights or {}
+        self.connect, self.weights = url, weights or {}
         self.max_wait = micros(max_wait, "max_wait") / MICRO
         self.lease = micros(lease, "lease", least=1) / MICRO
         self.prefix, self.estimate, self.timeout = prefix, estimate, timeout
         self._guard: AsyncGuard | None = None
+        self._is_checked = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def guard(self) -> AsyncGuard:
         """The guard of the server, made by the event loop that uses it."""
         if self._guard is None:
-            self._guard = AsyncGuard(
-                AsyncCell(self.connect()), when_unavailable=self.when_unavailable, timeout=self.timeout
-            )
+            cell = AsyncCell(self.connect())
+            self._guard = AsyncGuard(cell, when_unavailable=self.when_unavailable, timeout=self.timeout)
         return self._guard
 
     # Before the call.
 
     async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
         """Takes from all limits, or raises an exception with status 429, 413 or 503."""
+        if not self._is_checked and (router := _router()) is not None:
+            self._is_checked = True
+            try:
+                _check_models(self.limits, router.model_list)
+            except ValueError as error:
+                _log.error("%s", error)
         admission = self._admission_of(user_api_key_dict, data, call_type)
+        admission.origin = (asyncio.current_task(), call_type)
+        refused = _admission.get()
+        if refused is not None and refused.origin == admission.origin and not refused.attempts:
+            # Another callback has refused the request, and LiteLLM continues with a fallback. If that is refused too,
+            # LiteLLM names the first request.
+            admission.own = dict.fromkeys((*refused.own, refused.call_id), admission)
+            await self._settle(refused, 0, 0)
         if admission.parts:
-            taken = admission.taken[0]
-            answer = await self._take(taken, admission.pools(), admission.flow)
+            answer = await self._take(admission.taken[0], admission.pools(), admission.flow)
             if not answer:
                 raise self._refusal(admission)
             if (model := admission.choose(answer)) is not None:
@@ -488,8 +513,7 @@ class Limiter(CustomLogger):
         while admission.outer is not None and admission.outer.settled:
             admission.outer = admission.outer.outer
         _admission.set(admission)
-        task = asyncio.current_task()
-        self._later(self._watch(admission, task))
+        self._later(self._watch(admission, asyncio.current_task()))
         return data
 
     async def _take(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
@@ -515,8 +539,7 @@ class Limiter(CustomLogger):
         The first call of the expected model has taken already. Another attempt is a request of the model. A call of
         another model takes from its limits. The first model's units come back when the request is settled.
         """
-        admission = self._mine(kwargs)
-        if admission is None:
+        if (admission := self._mine(kwargs)) is None:
             await self._take_for_own(kwargs, call_type)
             return None
         admission.api = admission.api or call_type
@@ -529,9 +552,9 @@ class Limiter(CustomLogger):
         if model is None:
             return None
         if admission.several:
-            await self._take_for(model, self._parts_of(model, admission.estimated), admission, model)
+            await self._take_for(model, admission, model)
         elif model != admission.model:
-            await self._take_for(model, self._parts_of(model, admission.estimated), admission, None)
+            await self._take_for(model, admission, None)
             admission.model = model
             await self._leave(admission, admission.taken[:-1])
         elif admission.attempts > 1:
@@ -552,8 +575,7 @@ class Limiter(CustomLogger):
     async def _take_again(self, model: str, admission: Admission) -> None:
         """Takes from the limits of a model for another request of the same call."""
         again = [part for part in self._parts_of(model, admission.estimated) if part.unit in ("requests", "pause")]
-        if again:
-            await self._taken_or_raise(Taken(again, self._hold()), model, admission)
+        await self._taken_or_raise(Taken(again, self._hold()), model, admission)
 
     async def _take_for_own(self, kwargs: Mapping[str, Any], call_type: object) -> None:
         """Takes from the limits of a model for an upstream request that LiteLLM adds to another request: to embed or
@@ -570,20 +592,21 @@ class Limiter(CustomLogger):
         estimated = self._estimate(kwargs, call_type)
         own = Admission([], outer.flow, _call_id(kwargs), model, estimated, attempts=1, api=call_type, is_own=True)
         self._begin(kwargs, own, model)
-        if model is not None and (parts := self._parts_of(model, own.estimated)):
-            await self._take_for(model, parts, own, None)
+        if model is not None and self._parts_of(model, estimated):
+            await self._take_for(model, own, None)
             outer.own[own.call_id] = own
             self._later(self._watch(own, asyncio.current_task()))
 
-    async def _take_for(self, model: str, parts: list[Part], admission: Admission, several: str | None) -> None:
-        """Takes from the limits of a model, or raises an exception that the router takes for the upstream's."""
+    async def _take_for(self, model: str, admission: Admission, several: str | None) -> None:
+        """Takes from the limits of a model."""
+        parts = self._parts_of(model, admission.estimated)
         taken = Taken(parts, self._hold(), Together(cast(Any, None)), several)
-        if parts:
-            await self._taken_or_raise(taken, model, admission)
+        await self._taken_or_raise(taken, model, admission)
         admission.taken.append(taken)
 
     async def _taken_or_raise(self, taken: Taken, model: str, admission: Admission) -> None:
-        if not await self._take(taken, [part.take for part in taken.parts], admission.flow):
+        """Takes from limits, or raises an exception that the router takes for the upstream's."""
+        if taken.parts and not await self._take(taken, [part.take for part in taken.parts], admission.flow):
             admission.refused = True
             raise litellm.RateLimitError(f"redis_cell: a limit of the model {model} is reached", "redis_cell", "")
 
@@ -606,8 +629,7 @@ class Limiter(CustomLogger):
 
     def _parts_of(self, model: str, estimated: Estimate) -> list[Part]:
         """Returns the units that an upstream request takes from the limits of its model."""
-        limits = self._limits_of("model", model, None)
-        if limits is None:
+        if (limits := self._limits_of("model", model, None)) is None:
             return []
         price = self._price(limits, [model], estimated)
         return self._parts("model", model, limits, estimated.tokens, price, secrets.token_hex(8))
@@ -623,27 +645,22 @@ class Limiter(CustomLogger):
         called = _names(data)
         several = len(called) > 1
         model = None if several else _model_of(called[0])
-        member = f"{user.team_id}/{user.user_id}" if user.team_id and user.user_id else None
-        names: dict[Scope, str | None] = {
-            "model": model or None,
-            "key": user.api_key,
-            "user": user.user_id,
-            "team": user.team_id,
-            "organisation": user.org_id,
-            "member": member,
-            "end_user": user.end_user_id,
-        }
-        metadata: dict[Scope, Any] = {
-            "key": getattr(user, "metadata", None),
-            "team": getattr(user, "team_metadata", None),
-            "organisation": getattr(user, "organization_metadata", None),
-        }
-        every: list[tuple[Scope, str | None]] = [*names.items(), *(("tag", tag) for tag in _tags_of(data))]
+        every: list[tuple[Scope, str | None, Any]] = [
+            ("model", model or None, None),
+            ("key", user.api_key, getattr(user, "metadata", None)),
+            ("user", user.user_id, None),
+            ("team", user.team_id, getattr(user, "team_metadata", None)),
+            ("organisation", user.org_id, getattr(user, "organization_metadata", None)),
+            ("member", f"{user.team_id}/{user.user_id}" if user.team_id and user.user_id else None, None),
+            ("end_user", user.end_user_id, None),
+            *(("tag", tag, None) for tag in _tags_of(data)),
+        ]
         found = [
             (scope, name, limits)
-            for scope, name in every
-            if name is not None and (limits := self._limits_of(scope, name, metadata.get(scope))) is not None
+            for scope, name, metadata in every
+            if name is not None and (limits := self._limits_of(scope, name, metadata)) is not None
         ]
+        flow = next((name for scope, name, _ in every if scope == self.flow), None)
         if sum(scope == "tag" for scope, _, _ in found) > MOST_TAGS:
             raise HTTPException(400, f"redis_cell: a request can have at most {MOST_TAGS} tags with limits")
         tokens = self._estimate(data, call_type)
@@ -652,14 +669,11 @@ class Limiter(CustomLogger):
         holder, parts = secrets.token_hex(8), list[Part]()
         for scope, name, limits in found:
             parts += self._parts(scope, name, limits, tokens.tokens, price, holder, len(called))
-        parts.sort(key=lambda part: part.unit == "pause")  # no request waits in the queue of a pause
-        admission = Admission([Taken(parts, self._hold())], names[self.flow], _call_id(data), model, tokens, several)
-        for scope, _, limits in found:
-            if scope == "model" and limits.otherwise is not None:
-                own = next(part for part in parts if part.scope == "model" and part.unit in COUNTED)
-                parts.sort(key=lambda part: part is own)  # no request waits for the month of a model
-                admission.chains[str(own.take.key)] = list(self._chain(limits, tokens))
-        return admission
+        chain = [each for scope, _, limits in found if scope == "model" for each in self._chain(limits, tokens)]
+        # No request waits in the queue of a pause, or for the month of a model that others follow.
+        parts.sort(key=lambda part: part.unit == "pause" or (part.scope == "model" and bool(chain)))
+        taken = [Taken(parts, self._hold())]
+        return Admission(taken, flow, _call_id(data), model, tokens, several, chain=chain)
 
     def _chain(self, limits: Limits, tokens: Estimate) -> Iterator[tuple[str, Part]]:
         """Returns the models that follow a model, with what a request takes from their months."""
@@ -747,12 +761,17 @@ class Limiter(CustomLogger):
 
     async def async_post_call_success_hook(self, data: Any, user_api_key_dict: Any, response: Any) -> Any:
         """Settles a request whose answer is not a stream, before the client gets the answer."""
-        admission = self._mine(data)
-        has_usage = getattr(response, "usage", None) is not None and not _is_batch(response)
-        if admission is not None and has_usage and not admission.several:
-            hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
-            is_cached, api = bool(hidden.get("cache_hit")), getattr(data.get("litellm_logging_obj"), "call_type", None)
-            await self._settle(admission, *_used(response, hidden.get("response_cost"), api, is_cached))
+        if (admission := self._mine(data)) is None:
+            return response
+        for answer in response if isinstance(response, list) else [response]:
+            hidden = cast(Mapping[str, Any], getattr(answer, "_hidden_params", None) or {})
+            if admission.several:
+                if hidden.get("cache_hit"):  # LiteLLM logs only one of several
+                    await self._report(admission, {"model_info": {"id": hidden.get("model_id")}}, 0, 0)
+            # Of embeddings, a part may be from the cache. LiteLLM logs the usage of the others.
+            elif getattr(answer, "usage", None) is not None and not _is_batch(answer) and not hidden.get("cache_hit"):
+                api = getattr(data.get("litellm_logging_obj"), "call_type", None)
+                await self._settle(admission, *_used(answer, hidden.get("response_cost"), api))
         return response
 
     async def async_post_call_success_deployment_hook(self, request_data: Any, response: Any, call_type: Any) -> Any:
@@ -780,25 +799,23 @@ class Limiter(CustomLogger):
         model = _called(kwargs)
         for taken in admission.taken:
             if taken.model == model is not None and not taken.reported:
-                taken.reported = True
-                admission.tokens += admission.estimated.tokens if tokens is None else tokens
-                admission.price += self._estimated(model, admission) if price is None else price
-                await asyncio.shield(self._later(self._settle_taken(taken, admission.flow, tokens, price)))
-                return
+                return await asyncio.shield(self._later(self._report_taken(admission, taken, tokens, price)))
 
-    @staticmethod
-    def _estimated(model: str, admission: Admission) -> int:
-        return micro_dollars(price_of(model, admission.estimated))
+    async def _report_taken(self, admission: Admission, taken: Taken, tokens: int | None, price: int | None) -> None:
+        taken.reported = True
+        estimated = admission.estimated
+        admission.tokens += estimated.tokens if tokens is None else tokens
+        admission.price += micro_dollars(price_of(str(taken.model), estimated)) if price is None else price
+        await self._settle_taken(taken, admission.flow, tokens, price)
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles a request whose stream has ended or whose client has left."""
-        admission = self._mine(kwargs)
-        if admission is None:
+        if (admission := self._mine(kwargs)) is None:
             return
         is_cached = bool(kwargs.get("cache_hit"))
         used = _used(response_obj, kwargs.get("response_cost"), kwargs.get("call_type"), is_cached)
         if admission.several:
-            if kwargs.get("stream") or is_cached:  # the hook above sees no usage of a stream, and no cached answer
+            if kwargs.get("stream"):  # of which the hooks above see no usage
                 await self._report(admission, kwargs, *used)
         elif _is_batch(response_obj):
             await self._settle(admission, 0, 0)
@@ -826,8 +843,7 @@ class Limiter(CustomLogger):
         self, request_data: Any, original_exception: Any, user_api_key_dict: Any, traceback_str: Any = None
     ) -> None:
         """Settles a request that has finally failed. If a stream broke off, the request has used tokens."""
-        admission = self._mine(request_data)
-        if admission is not None and not admission.several:
+        if (admission := self._mine(request_data)) is not None and not admission.several:
             usage, cost = request_data.get("combined_usage_object"), request_data.get("response_cost")
             # Without an answer, LiteLLM estimates the prompt, but the upstream has refused the request or failed.
             began = bool(getattr(usage, "completion_tokens", 0))
@@ -859,8 +875,7 @@ class Limiter(CustomLogger):
     def _headers(self, admission: Admission) -> dict[str, str]:
         headers: dict[str, str] = {}
         for unit in ("requests", "tokens"):
-            rows = [row for part, row in admission.rows() if part.unit == unit]
-            if rows:
+            if rows := [row for part, row in admission.rows() if part.unit == unit]:
                 row = min(rows, key=lambda row: row.remaining)
                 headers[f"x-ratelimit-limit-{unit}"] = str(row.limit)
                 headers[f"x-ratelimit-remaining-{unit}"] = str(row.remaining)
@@ -886,9 +901,7 @@ class Limiter(CustomLogger):
     async def _settle_all(self, admission: Admission, tokens: int | None, price: int | None) -> None:
         for taken in admission.taken:
             if taken.model is not None and not taken.reported:  # its usage is unknown
-                await self._settle_taken(taken, admission.flow, None, None)
-                admission.tokens += admission.estimated.tokens
-                admission.price += self._estimated(taken.model, admission)
+                await self._report_taken(admission, taken, None, None)
         if admission.several:
             tokens, price = admission.tokens, admission.price
         for taken in admission.taken:

@@ -670,11 +670,7 @@ def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Togeth
 
 
 def settle(
-    first: Pools,
-    *others: Pools,
-    hold: Hold,
-    once: Once | None = None,
-    flow: str | bytes | None = None,
+    first: Pools, *others: Pools, hold: Hold, once: Once | None = None, flow: str | bytes | None = None
 ) -> Call[Together[Balance]]:
     """Ends the hold of an owner: each quantity is the usage. CL.MSETTLE with HOLD.
 

@@ -67,5 +67,6 @@ async def auth(request: Any, api_key: str) -> UserAPIKeyAuth:
     metadata = {"redis_cell": {"requests_per_minute": 40}}
     if team.startswith("free"):
         aliases = {"aliases": {"of-key": "ways"}, "team_model_aliases": {"of-team": "ways"}}
-        return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team, **aliases)
+        own: Any = {"model_rpm_limit": {"loose": 1, "ways": 1}} if team == "free5" else {}  # limits of LiteLLM
+        return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team, metadata=own, **aliases)
     return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team, org_id="acme", organization_metadata=metadata)
