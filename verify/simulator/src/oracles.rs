@@ -174,6 +174,17 @@ fn step(quantity: i128, weight: i128) -> i128 {
     ((quantity << 32) + weight - 1) / weight
 }
 
+/// A booking behind clients that wait.
+#[derive(Debug)]
+struct Booked {
+    /// The last client before it.
+    last: u64,
+    /// When that one is served, whatever is charged meanwhile.
+    served_by: i128,
+    /// How late timers may be until then.
+    spare: i128,
+}
+
 /// What the oracles remember.
 #[derive(Debug, Default)]
 pub struct Judge {
@@ -197,9 +208,8 @@ pub struct Judge {
     flows: BTreeMap<(i32, String), Flows>,
     /// Keys of holds that were written while the module's clock was ahead of the wall clock.
     led: BTreeSet<String>,
-    /// Keys with bookings behind clients that wait for them. For each booking, the last client before it, by
-    /// when that one is served, whatever is charged meanwhile, and how late timers may be until then.
-    booked: BTreeMap<(i32, String), Vec<(i128, u64, i128)>>,
+    /// Keys with bookings behind clients that wait for them.
+    booked: BTreeMap<(i32, String), Vec<Booked>>,
     /// How late timers may be, because calls have taken this time since the server had last had its turn.
     late: i128,
     /// Since when the slots of keys are served elsewhere, or the server is a replica, on the monotonic clock.
@@ -369,7 +379,7 @@ impl Judge {
         // Where calls take time, they may take most of it.
         let taken = with(|world| world.settings.tick) * (boundary::steps() - before.steps) as i64;
         self.late += i128::from(taken);
-        self.booked.values_mut().for_each(|booked| booked.retain(|(.., spare)| self.late <= *spare));
+        self.booked.values_mut().for_each(|booked| booked.retain(|booked| self.late <= booked.spare));
         self.late = if matches!(step, Step::Pass(_)) { 0 } else { self.late };
         // After a step that lets no time pass, the server has not had its turn.
         let has_its_turn = !is_held_up && matches!(step, Step::Pass(nanos) if taken <= nanos / 2);
@@ -1078,7 +1088,8 @@ impl Judge {
                         {
                             // The time between the last client and the booking is the cost of the latter.
                             let turn = (i128::from(wait) + 1) * call.unit - rate.cost(part.quantity);
-                            booked.push((i128::from(answer.at) + turn, *order, spare));
+                            let served_by = i128::from(answer.at) + turn;
+                            booked.push(Booked { last: *order, served_by, spare });
                         }
                     }
                     // The room before a booking may be given to others.
@@ -1285,7 +1296,7 @@ impl Judge {
                 }
                 let late = i128::from(clock::monotonic() - slack);
                 let mut booked = self.booked.get(place).into_iter().flatten();
-                if booked.any(|(at, last, _)| *at < late && head.order <= *last) {
+                if booked.any(|booked| booked.served_by < late && head.order <= booked.last) {
                     stuck(key, head, "a client before a booking, whose time has come,");
                 }
                 continue;

@@ -60,7 +60,7 @@ fn counted(inspector: &mut Client, name: &str) -> u32 {
 
 /// Waits until a value is the wanted one.
 fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: T, mut value: impl FnMut() -> T) {
-    wait_until(what, || match value() {
+    wait_until(what, move || match value() {
         seen if seen == wanted => Ok(()),
         seen => Err(format!("{seen:?} instead of {wanted:?}")),
     });
