@@ -128,6 +128,21 @@ fn a_server_without_the_class_refuses_the_setting() {
 }
 
 #[test]
+fn an_expiry_is_an_event_when_it_changes() {
+    let server = start("", "Kz$gx");
+    let seen = published(&server, |client| {
+        for hold in ["h 30", "h 30", "h 90"] {
+            client.call(&format!("CL.MTAKE k FIXED 9 60 1 HOLD {hold} me"));
+        }
+        client.call("CL.MTAKE t FIXED 9 TOTAL 1 HOLD h 90 me");
+        client.call("CL.MTAKE t FIXED 9 TOTAL 1 HOLD h 90 me");
+    });
+    let of_holds = seen.iter().filter_map(|event| event.strip_prefix("__keyspace@0__:h "));
+    let events: Vec<&str> = of_holds.collect();
+    assert_eq!(events, ["zadd", "expire", "zadd", "zadd", "expire", "zadd", "zadd"]);
+}
+
+#[test]
 fn a_refusal_that_is_published_still_changes_nothing() {
     requires!(has_class(), NO_CLASS);
     let server = start("notify-refusals yes", "KEd");

@@ -95,6 +95,18 @@ fn nobody_can_make_leases_look_like_a_log() {
     assert_eq!(client.text(&["EVAL", script, "1", "k"]), "moved");
 }
 
+#[test]
+fn an_end_is_a_whole_number() {
+    let (_server, mut client) = Server::with_client();
+    let soon = wall_ns() / 1_000 + 60_000_000;
+    for (fraction, is_end) in [(0, true), (5, false)] {
+        client.call(&format!("ZADD k {soon}.{fraction} x"));
+        client.call(&format!("PEXPIREAT k {}", soon / 1_000));
+        assert_eq!(client.ask("CL.ACQUIRE k 2 60 y").is_ok(), is_end);
+        client.call("DEL k");
+    }
+}
+
 /// The lowest end was more than ten years from the clock and from the key's expiry, so no holder could
 /// release.
 #[test]
@@ -129,18 +141,22 @@ fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
     let mut stream = ReplicaStream::attach(&server);
     let mut client = server.connect();
     client.call("CL.ACQUIRE k 3 100000 a");
+    client.call("CL.ACQUIRE k 3 100000 c");
+    let before = entries(&mut client, "k");
     let life = wall_ns() / 1_000_000 + 3_600_000;
     client.call(&format!("PEXPIREAT k {life}"));
     stream.effects(&server);
     let earliest = wall_ns() / 1_000 + 7_200_000_000;
     client.call("CL.ACQUIRE k 3 7200 b");
     let ends = entries(&mut client, "k");
-    assert_eq!(ends[0], (b"a".to_vec(), life * 1_000));
-    assert_eq!(ends[1].0, b"b");
-    let b = ends[1].1;
+    let [a, c] = [0, 1].map(|at| before[at].1 - (before[1].1 - life * 1_000));
+    assert_eq!(ends[..2], [(b"a".to_vec(), a), (b"c".to_vec(), c)]);
+    assert_eq!(ends[2].0, b"b");
+    let b = ends[2].1;
     assert!(b >= earliest, "{b}");
     let expected = [
-        format!("ZADD k XX {} a", life * 1_000),
+        format!("ZADD k XX {c} c"),
+        format!("ZADD k XX {a} a"),
         format!("ZADD k {b} b"),
         format!("PEXPIREAT k {}", ceil_div(b.into(), 1_000)),
     ];

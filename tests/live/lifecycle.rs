@@ -21,7 +21,12 @@ fn is_listed_under_its_name_with_its_version() {
     let server = Server::start();
     let numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<i64>().unwrap());
     let version = numbers.fold(0, |version, number| 100 * version + number);
-    assert_eq!(versions(&mut server.connect()), [version]);
+    let mut client = server.connect();
+    assert_eq!(versions(&mut client), [version]);
+    let (listed, is_modern) = (client.text("INFO modules"), client.has_command("FUNCTION"));
+    for (option, is_known) in [("handle-io-errors", true), ("handle-repl-async-load", is_modern)] {
+        assert_eq!(listed.contains(option), is_known, "{option}: {listed}");
+    }
 }
 
 #[test]
