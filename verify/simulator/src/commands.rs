@@ -337,7 +337,7 @@ impl Run<'_> {
                 Reply::Simple("OK".into())
             }
             "HSET" => {
-                let key = arg(1)?;
+                let (key, _) = (arg(1)?, arg(3)?);
                 if self.keys.get(db, key).is_none() {
                     self.keys.set(db, key, Value::Hash(Rc::default()), None);
                 }
@@ -353,7 +353,7 @@ impl Run<'_> {
                 Reply::Int(1)
             }
             "ZADD" => {
-                let key = arg(1)?;
+                let (key, _) = (arg(1)?, arg(3)?);
                 let mode = words.get(2).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
                 let (only_new, only_old) = (mode == b"NX", mode == b"XX");
                 let pairs = &words[if only_new || only_old { 3 } else { 2 }..];
@@ -384,7 +384,7 @@ impl Run<'_> {
                 Reply::Int(added)
             }
             "ZREM" | "ZREMRANGEBYRANK" => {
-                let key = arg(1)?;
+                let (key, _) = (arg(1)?, arg(2)?);
                 let Some(set) = self.zset(key)?.map(Rc::make_mut) else { return Ok(Reply::Int(0)) };
                 let gone: Vec<Bytes> = if *name == *"ZREM" {
                     words[2..].to_vec()
