@@ -407,7 +407,9 @@ fn beyond(
     // Parts of rates that have run out are removed with others of their owner, or not at all.
     let rates =
         |all: &[Held]| all.iter().filter(|held| held.is_rate() && held.has_ended(now)).count() as i128;
-    (most > 0).then_some((held - rates(book) + taken - MOST_PARTS, held + rates(gone) + most - MOST_PARTS))
+    // Owners who hold something add parts to a full key, so that there may be more than the most.
+    let least = if taken > 0 { held - rates(book) + taken - MOST_PARTS } else { 0 };
+    (most > 0).then_some((least, held + rates(gone) + most - MOST_PARTS))
 }
 
 fn own<'a>(call: &Call, book: &'a [Held], part: &Part) -> Option<&'a Held> {
