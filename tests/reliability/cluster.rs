@@ -373,10 +373,12 @@ fn are_sent_away(node: &mut Client, tag: &str, calls: &[String], mut waiters: Ve
     // A second, and some more on a machine with other work.
     assert!(after < Duration::from_secs(3), "{after:?}: {answers:?}");
     assert!(answers.last().is_some_and(|own| is_same(own)), "{answers:?}");
-    for (answer, call) in answers.iter().zip(calls) {
-        assert_eq!(Some(answer), answers.last(), "{call}");
-    }
     let word = error.split(' ').next().unwrap();
+    for (answer, call) in answers.iter().zip(calls) {
+        // A cluster whose slot has no node goes down, perhaps between the ends of two waits.
+        let is_down = word == "CLUSTERDOWN" && answer.starts_with("CLUSTERDOWN ");
+        assert!(is_down || Some(answer) == answers.last(), "{call}: {answers:?}");
+    }
     let what = format!("cluster: from a slot that leaves to the last client's {word}");
     figure(&what, format!("{} ms", left.elapsed().as_millis()));
     assert_eq!(node.info("blocked_clients"), "0");

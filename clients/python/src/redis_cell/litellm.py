@@ -799,6 +799,7 @@ class Limiter(CustomLogger):
         model = _called(kwargs)
         for taken in admission.taken:
             if taken.model == model is not None and not taken.reported:
+                taken.reported = True  # before another request of this model is reported
                 return await asyncio.shield(self._later(self._report_taken(admission, taken, tokens, price)))
 
     async def _report_taken(self, admission: Admission, taken: Taken, tokens: int | None, price: int | None) -> None:
