@@ -799,15 +799,17 @@ class Limiter(CustomLogger):
         model = _called(kwargs)
         for taken in admission.taken:
             if taken.model == model is not None and not taken.reported:
-                taken.reported = True  # before another request of this model is reported
                 return await asyncio.shield(self._later(self._report_taken(admission, taken, tokens, price)))
 
-    async def _report_taken(self, admission: Admission, taken: Taken, tokens: int | None, price: int | None) -> None:
+    def _report_taken(
+        self, admission: Admission, taken: Taken, tokens: int | None, price: int | None
+    ) -> Awaitable[None]:
+        """Counts the usage of an upstream request at once, so that no other one is taken for it, and settles it."""
         taken.reported = True
         estimated = admission.estimated
         admission.tokens += estimated.tokens if tokens is None else tokens
         admission.price += micro_dollars(price_of(str(taken.model), estimated)) if price is None else price
-        await self._settle_taken(taken, admission.flow, tokens, price)
+        return self._settle_taken(taken, admission.flow, tokens, price)
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles a request whose stream has ended or whose client has left."""
