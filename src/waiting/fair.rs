@@ -157,7 +157,7 @@ pub fn step(call: &Call, id: Id, budget: &mut Budget) -> bool {
             true
         }
         Step::Check(head) => check(call, &head, now),
-        Step::Turn(head) => turn(call, &head, now),
+        Step::Turn(head) => turn(call, &budget.table, &head, now),
     }
 }
 
@@ -176,7 +176,7 @@ fn check(call: &Call, head: &Head, now: Instant) -> bool {
 }
 
 /// Admits the client that is next, if its first limiter admits it.
-fn turn(call: &Call, head: &Head, now: Instant) -> bool {
+fn turn(call: &Call, table: &slots::Table, head: &Head, now: Instant) -> bool {
     match call.with_arguments(&head.arguments, |own| head.decides.first_admits(own)) {
         Ok(None) => {}
         Ok(Some(wait)) => {
@@ -203,7 +203,7 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
     match taken {
         Err(rejection) => {
             let key = head.arguments.get(1).map(AsRef::as_ref).unwrap_or_default();
-            end(call, head.waiter, now, slots::end(call, key, rejection));
+            end(call, head.waiter, now, slots::end(call, table, key, rejection));
         }
         Ok(Ok(outcome)) if outcome.is_refused() => {
             // Another limiter no longer admits it, its first limiter does not admit it yet, or the key of

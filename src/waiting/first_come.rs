@@ -182,7 +182,7 @@ pub fn step(call: &Call, id: Id, key: Arg, budget: &mut Budget) -> bool {
     let Some((command, client)) = due else { return false };
     budget.read(CHECK.len());
     if let Err(rejection) = call.would_run(&mut handles, command, key, &CHECK, Some(client)) {
-        return dismiss(call, id, now, slots::end(call, call.bytes(key), rejection));
+        return dismiss(call, id, now, slots::end(call, &budget.table, call.bytes(key), rejection));
     }
     let Ok(mut open) = handles.open_alone(call, key, Access::Write) else {
         return index::come_again(id, now);

@@ -5,6 +5,7 @@
 //! clients that its own commands block. If a slot has left and come back between two readings, with other
 //! keys or without any, the node's configuration epoch has changed.
 
+use std::cell::OnceCell;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,7 @@ use redis_cell_core::{Instant, Span};
 
 use super::index::{self, End, Id, locked};
 use crate::error::Error;
-use crate::ffi::{self, Call, Rejection};
+use crate::ffi::{self, Call, Rejection, Slots};
 
 /// How often the table is read.
 const EVERY: Span = Span::from_nanos(400_000_000).unwrap();
@@ -74,10 +75,21 @@ pub fn send_away(call: &Call) -> bool {
     true
 }
 
+/// The table of slots as one turn of the timer sees it, in which the server handles no message of another
+/// node. To read it takes four calls of the server, however many clients of a slot that moves are sent away.
+#[derive(Default)]
+pub struct Table(OnceCell<Option<Slots>>);
+
+impl Table {
+    fn redirection(&self, call: &Call, key: &[u8]) -> Option<String> {
+        self.0.get_or_init(|| call.slots()).as_ref()?.redirection(key)
+    }
+}
+
 /// The end of a wait whose call the server would not run on the key.
-pub fn end(call: &Call, key: &[u8], rejection: Rejection) -> End {
+pub fn end(call: &Call, table: &Table, key: &[u8], rejection: Rejection) -> End {
     let error = match rejection {
-        Rejection::Moved => match call.slots().and_then(|slots| slots.redirection(key)) {
+        Rejection::Moved => match table.redirection(call, key) {
             Some(text) => return End::Rejected(text),
             // The slot is still here, and the key is being moved.
             None => Error::Moved,

@@ -26,16 +26,18 @@ const STEPS: usize = 2_000;
 /// How far the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
 
-/// The rest of that time, by the processor's clock, which is never set, and of those steps.
+/// The rest of that time, by the processor's clock, which is never set, and of those steps; and what is read at
+/// most once in that time.
 pub struct Budget {
     end: Processor,
     left: usize,
+    pub table: slots::Table,
 }
 
 impl Budget {
     fn new() -> Self {
         let now = Processor::now();
-        Self { end: now.checked_add(BUDGET).unwrap_or(now), left: STEPS }
+        Self { end: now.checked_add(BUDGET).unwrap_or(now), left: STEPS, table: slots::Table::default() }
     }
 
     /// This many arguments of a client are read.

@@ -296,6 +296,9 @@ pub fn a_client_that_waits_for_a_key_that_moves_away_is_sent_after_it() {
     moves_away("CL.BMTAKE KEY THROTTLE 0 1 3600 1 KEY:log LOG 9 60 1 FLOW a");
 }
 
+/// The clients of one key that moves away.
+const WAITING: usize = 100;
+
 fn moves_away(call: &str) {
     let cluster = Cluster::start(2, 0);
     let tag = &cluster.tags(0..8000, 1)[0];
@@ -304,15 +307,23 @@ fn moves_away(call: &str) {
     source.call(&format!("CL.THROTTLE {key} 0 1 3600"));
     let state = source.tat(&key);
     let call = call.replace("KEY", &key);
-    let mut waiters = [(); 2].map(|()| Waiter::ask(&cluster.nodes[0], &call));
-    wait_for_blocked(&mut source, 2);
+    let mut waiters = [(); WAITING].map(|()| Waiter::ask(&cluster.nodes[0], &call));
+    wait_for_blocked(&mut source, WAITING);
     let slot = cluster.begin_to_move(tag, 0, 1);
     assert!(waiters.iter_mut().all(Waiter::is_waiting), "while the key is still here");
+    source.call("CONFIG RESETSTAT");
     cluster.migrate(std::slice::from_ref(&key), 0, 1);
     for waiter in &mut waiters {
         let answer = waiter.answer();
         assert!(answer.starts_with("TRYAGAIN "), "{answer}");
     }
+    // The table of slots, which takes four calls, was not read for each client.
+    let stats = source.text("INFO commandstats");
+    let calls = stats.lines().filter_map(|line| {
+        line.strip_prefix("cmdstat_cluster")?.split_once("calls=")?.1.split_once(',')?.0.parse::<usize>().ok()
+    });
+    let calls: usize = calls.sum();
+    assert!((4..2 * WAITING).contains(&calls), "{calls}: {stats}");
     // No client was admitted by the node that no longer has the state.
     assert_eq!(source.int("DBSIZE"), 0);
     wait_for_blocked(&mut source, 0);
