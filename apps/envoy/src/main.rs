@@ -193,19 +193,15 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
 
     let (ends, ending) = channel::channel(());
     let mut tasks = tokio::task::JoinSet::new();
-    let http = bind(&settings.http).await?;
-    tracing::info!("HTTP on {}", http.local_addr()?);
-    let routes = http::routes(&decider, &health);
-    let stop = stopped(ending.clone());
-    tasks.spawn(async move { axum::serve(http, routes).with_graceful_shutdown(stop).await.map_err(boxed) });
+    let mut pages = vec![("HTTP", &settings.http, http::routes(&decider, &health))];
     if let Some((address, path)) = &settings.prometheus {
+        pages.push(("Prometheus", address, http::metrics(&decider, path)));
+    }
+    for (name, address, routes) in pages {
         let listener = bind(address).await?;
-        tracing::info!("Prometheus on {}", listener.local_addr()?);
-        let routes = http::metrics(&decider, path);
-        let stop = stopped(ending.clone());
-        tasks.spawn(async move {
-            axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(boxed)
-        });
+        tracing::info!("{name} on {}", listener.local_addr()?);
+        let served = axum::serve(listener, routes).with_graceful_shutdown(stopped(ending.clone()));
+        tasks.spawn(async move { served.await.map_err(boxed) });
     }
 
     let (reporter, health_service) = tonic_health::server::health_reporter();

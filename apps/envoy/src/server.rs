@@ -154,19 +154,14 @@ fn single(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResu
 }
 
 fn cluster(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<ClusterClient> {
-    let nodes = servers.urls.iter().map(|url| address(url, servers)).collect::<RedisResult<Vec<_>>>()?;
+    let nodes = servers.urls.iter().map(|url| Ok(with_auth(address(url, servers)?, servers.auth.as_ref())));
+    let nodes = nodes.collect::<RedisResult<Vec<_>>>()?;
     // A call that is sent again could be counted twice, unless it was redirected: see `follow`.
     let mut builder = ClusterClientBuilder::new(nodes)
         .retries(0)
         .connection_timeout(CONNECT)
         .tcp_settings(tcp())
         .use_protocol(ProtocolVersion::RESP3); // as above
-    if let Some((user, password)) = &servers.auth {
-        builder = builder.password(password);
-        if let Some(user) = user {
-            builder = builder.username(user);
-        }
-    }
     if let Some(certificates) = certificates {
         builder = builder.tls(TlsMode::Secure).certs(certificates);
     }
