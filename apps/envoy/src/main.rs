@@ -9,13 +9,13 @@ use redis_cell_envoy::proto::FILES;
 use redis_cell_envoy::proto::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME};
 use redis_cell_envoy::service::Service;
 use redis_cell_envoy::settings::{self, Address, Settings, Tls};
-use redis_cell_envoy::{connections, server, watch, xds};
+use redis_cell_envoy::{connections, lock, server, watch, xds};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{env, fs};
 use tokio::net::{TcpListener, UnixListener};
@@ -217,7 +217,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let last = Mutex::new(server_of(&settings)?);
     let (age, of) = (settings.max_connection_age, settings.clone());
     let router = move || {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&last);
         // Each connection has the certificates as they are now.
         match server_of(&of) {
             Ok(server) => *last = server,

@@ -1,10 +1,10 @@
 //! Metrics in the text format of Prometheus, under the names of envoyproxy/ratelimit.
 
-use crate::process;
+use crate::{lock, process};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The upper bounds of the histogram of decisions, in microseconds.
@@ -89,7 +89,7 @@ counters! {
 impl Metrics {
     /// Returns the counters of a rule, or of the values of a request, which are created if they are new.
     pub fn of(&self, levels: &[String], is_of_rule: bool) -> Arc<Counters> {
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = lock(&self.rules);
         if let Some(known) = rules.get(levels) {
             return Arc::clone(known);
         }
@@ -113,7 +113,7 @@ impl Metrics {
     /// Returns all metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rules = lock(&self.rules).clone();
         let labels: Vec<(String, Arc<Counters>)> =
             rules.into_iter().map(|(levels, counters)| (labels(&levels), counters)).collect();
         for (name, help, counter) in Counters::COUNTERS {
