@@ -271,15 +271,9 @@ impl Part {
 }
 
 fn weekday(day: &str) -> &'static str {
-    match day {
-        "2" => "Tuesday",
-        "3" => "Wednesday",
-        "4" => "Thursday",
-        "5" => "Friday",
-        "6" => "Saturday",
-        "7" => "Sunday",
-        _ => "Monday",
-    }
+    const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+    let day = day.parse::<usize>().ok().and_then(|day| DAYS.get(day.checked_sub(1)?));
+    day.copied().unwrap_or("Monday")
 }
 
 /// Converts a number of units to seconds, exactly.
