@@ -27,10 +27,12 @@ pub use footprint::Footprint;
 pub use functions::{FUNCTIONS, has_functions, load_functions, to_function};
 pub use native::compile_library;
 pub use reaper::Reaper;
-pub use server::{BINARY, Options, Server, faulty_module_path, has_fault, module_path, with_fault};
+pub use server::{
+    BINARY, Options, Server, faulty_module_path, free_port, has_fault, module_path, with_fault,
+};
 pub use stream::{Effect, ReplicaStream, aof_path, propagated, read_aof};
 pub use throttle::{Throttle, ceil_div};
-pub use wait::wait_until;
+pub use wait::{until, wait_until};
 pub use waiter::{Waiter, wait_for_blocked};
 
 use std::io::Write;

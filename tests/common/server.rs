@@ -76,6 +76,11 @@ pub fn has_fault() -> bool {
     FAULT.get().is_some_and(|fault| fault != "none")
 }
 
+/// A port on which nothing listens now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 /// The module under test.
 pub fn module_path() -> PathBuf {
     if FAULT.get().is_some() {
@@ -323,7 +328,7 @@ impl Server {
     /// Tries ports until one is still free when the server binds it.
     fn launch(&mut self) {
         for _ in 0..20 {
-            self.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            self.port = free_port();
             // A cluster's bus takes the port 10,000 above.
             if self.port > 55_535 {
                 continue;

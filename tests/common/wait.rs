@@ -22,3 +22,11 @@ pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, LastSeen>) 
         }
     }
 }
+
+/// Waits until a value is the wanted one.
+pub fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: T, mut value: impl FnMut() -> T) {
+    wait_until(what, move || match value() {
+        seen if seen == wanted => Ok(()),
+        seen => Err(format!("{seen:?} instead of {wanted:?}")),
+    });
+}

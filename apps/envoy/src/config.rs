@@ -75,7 +75,7 @@ struct Pattern {
 }
 
 /// The rule that limits a descriptor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent settings of users
 pub struct Rule {
     /// The place in the configuration as `file:line`, for messages.
@@ -115,9 +115,10 @@ pub struct Rule {
 }
 
 /// The limit of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {
     /// Admits everything.
+    #[default]
     Unlimited,
     /// Admits nothing.
     Nothing,
@@ -128,9 +129,10 @@ pub enum Bound {
 }
 
 /// The hits that are charged even over the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overdraft {
     /// None.
+    #[default]
     Never,
     /// Those of descriptors that say how many hits they have, such as the costs of a response.
     Named,
@@ -525,35 +527,17 @@ impl Rule {
             replaces,
             ban,
             batch,
-            overdraft: overdraft.unwrap_or(Overdraft::Never),
+            overdraft: overdraft.unwrap_or_default(),
             warning: overdraft.is_none().then(Once::new),
             headers: headers.unwrap_or_default(),
             suffix,
-            ..Self::new(node.place(), levels.to_vec(), bound, requests_per_unit, unit)
-        }))
-    }
-
-    /// Creates a rule with a limit and nothing else.
-    fn new(place: String, levels: Vec<String>, bound: Bound, requests_per_unit: u32, unit: Unit) -> Self {
-        Self {
-            place,
-            levels,
+            place: node.place(),
+            levels: levels.to_vec(),
             bound,
             requests_per_unit,
             unit,
-            name: String::new(),
-            replaces: Vec::new(),
-            shadow: false,
-            quota: false,
-            detailed: false,
-            metadata: None,
-            ban: None,
-            batch: None,
-            overdraft: Overdraft::Never,
-            warning: None,
-            headers: Vec::new(),
-            suffix: format!("fixed:{}", unit.name()),
-        }
+            ..Self::default()
+        }))
     }
 
     /// Creates the rule for a descriptor that contains its own limit.
@@ -571,7 +555,15 @@ impl Rule {
             None => Bound::Unlimited,
             Some(window) => Bound::Limit(Fixed::new(limit.requests_per_unit.into(), window).into()),
         };
-        Self::new("the request".to_owned(), levels, bound, limit.requests_per_unit, unit)
+        Self {
+            place: "the request".to_owned(),
+            levels,
+            bound,
+            requests_per_unit: limit.requests_per_unit,
+            unit,
+            suffix: format!("fixed:{}", unit.name()),
+            ..Self::default()
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! reply become their statuses.
 
 use crate::config::{Batch, Bound, Config, Found, Overdraft, Rule, length};
+use crate::lock;
 use crate::metrics::{Counters, Metrics};
 use crate::proto::{
     Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -18,7 +19,7 @@ use redis_cell_client::{
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Decides requests with the rules and the server.
@@ -159,7 +160,7 @@ impl Decider {
     pub fn replace(&self, config: Config) {
         // Units held on other terms are given back when their hold ends.
         let terms: HashSet<Batch> = config.rules().filter_map(|rule| rule.batch).collect();
-        self.leased().retain(|batch, _| terms.contains(batch));
+        lock(&self.leased).retain(|batch, _| terms.contains(batch));
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
@@ -170,16 +171,12 @@ impl Decider {
 
     /// Gives the held units back, when the process ends.
     pub async fn give_back(&self) {
-        let leased: Vec<Leased<Server>> = self.leased().drain().map(|(_, leased)| leased).collect();
+        let leased: Vec<Leased<Server>> = lock(&self.leased).drain().map(|(_, leased)| leased).collect();
         for leased in leased {
             if let Err(error) = leased.give_back().await {
                 tracing::warn!("units are not given back: {error}");
             }
         }
-    }
-
-    fn leased(&self) -> MutexGuard<'_, HashMap<Batch, Leased<Server>>> {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the server decides: it gets a call with 0 hits under a key of one of the domains,
@@ -500,7 +497,7 @@ impl Decider {
 
     /// Returns a refusal that describes the units that this process holds.
     fn held_row(&self, limiter: &Limiter<'_>) -> Row {
-        let leased = limiter.rule.batch.and_then(|batch| self.leased().get(&batch).cloned());
+        let leased = limiter.rule.batch.and_then(|batch| lock(&self.leased).get(&batch).cloned());
         let remaining = leased.map_or(0, |leased| leased.held(&limiter.key));
         Row { remaining, held: true, ..refused() }
     }
@@ -508,7 +505,7 @@ impl Decider {
     /// Takes held units.
     async fn row_of_batch(&self, limiter: &Limiter<'_>, timeout: Duration) -> Result<Row, RedisError> {
         let Some(batch) = limiter.rule.batch else { return Ok(refused()) };
-        let known = self.leased().get(&batch).cloned();
+        let known = lock(&self.leased).get(&batch).cloned();
         let leased = if let Some(leased) = known {
             leased
         } else {
@@ -516,7 +513,7 @@ impl Decider {
             let sizes = most.div_ceil(10)..=most;
             let leased = Leased::new(self.server.clone(), batch.limit, sizes, batch.hold)?;
             let leased = leased.timeout(self.settings.timeout);
-            self.leased().entry(batch).or_insert(leased).clone()
+            lock(&self.leased).entry(batch).or_insert(leased).clone()
         };
         let take = leased.take(&limiter.key, Units(limiter.hits));
         let Ok(decision) = tokio::time::timeout(timeout, take).await else {
@@ -679,7 +676,7 @@ impl Decider {
         if self.settings.unavailable == Unavailable::Error {
             return None;
         }
-        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage = lock(&self.outage);
         let (asked, error) = outage.as_mut()?;
         if asked.elapsed() < PAUSE {
             return Some(error.clone());
@@ -690,7 +687,7 @@ impl Decider {
 
     /// Records the outcome of a request for which the server was called.
     fn learn(&self, rows: Result<Vec<Row>, RedisError>) -> Result<Vec<Row>, RedisError> {
-        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage = lock(&self.outage);
         match &rows {
             Ok(_) => *outage = None,
             Err(error) => {
@@ -698,7 +695,7 @@ impl Decider {
                 if is_unavailable(error) {
                     *outage = Some((Instant::now(), error.clone()));
                 }
-                let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut logged = lock(&self.logged);
                 if logged.is_none_or(|logged| logged.elapsed() >= PAUSE) {
                     *logged = Some(Instant::now());
                     let at = server::place(&self.settings.servers);

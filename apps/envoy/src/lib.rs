@@ -2,6 +2,8 @@
 //! manual.
 #![forbid(unsafe_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub mod config;
 pub mod connections;
 pub mod decide;
@@ -17,3 +19,8 @@ pub mod settings;
 pub mod watch;
 pub mod xds;
 pub mod yaml;
+
+/// Locks a mutex. What a thread that has panicked has left in it is valid.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -9,13 +9,13 @@ use redis_cell_envoy::proto::FILES;
 use redis_cell_envoy::proto::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME};
 use redis_cell_envoy::service::Service;
 use redis_cell_envoy::settings::{self, Address, Settings, Tls};
-use redis_cell_envoy::{connections, server, watch, xds};
+use redis_cell_envoy::{connections, lock, server, watch, xds};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{env, fs};
 use tokio::net::{TcpListener, UnixListener};
@@ -193,19 +193,15 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
 
     let (ends, ending) = channel::channel(());
     let mut tasks = tokio::task::JoinSet::new();
-    let http = bind(&settings.http).await?;
-    tracing::info!("HTTP on {}", http.local_addr()?);
-    let routes = http::routes(&decider, &health);
-    let stop = stopped(ending.clone());
-    tasks.spawn(async move { axum::serve(http, routes).with_graceful_shutdown(stop).await.map_err(boxed) });
+    let mut pages = vec![("HTTP", &settings.http, http::routes(&decider, &health))];
     if let Some((address, path)) = &settings.prometheus {
+        pages.push(("Prometheus", address, http::metrics(&decider, path)));
+    }
+    for (name, address, routes) in pages {
         let listener = bind(address).await?;
-        tracing::info!("Prometheus on {}", listener.local_addr()?);
-        let routes = http::metrics(&decider, path);
-        let stop = stopped(ending.clone());
-        tasks.spawn(async move {
-            axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(boxed)
-        });
+        tracing::info!("{name} on {}", listener.local_addr()?);
+        let served = axum::serve(listener, routes).with_graceful_shutdown(stopped(ending.clone()));
+        tasks.spawn(async move { served.await.map_err(boxed) });
     }
 
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -221,7 +217,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let last = Mutex::new(server_of(&settings)?);
     let (age, of) = (settings.max_connection_age, settings.clone());
     let router = move || {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&last);
         // Each connection has the certificates as they are now.
         match server_of(&of) {
             Ok(server) => *last = server,

@@ -1,10 +1,10 @@
 //! Metrics in the text format of Prometheus, under the names of envoyproxy/ratelimit.
 
-use crate::process;
+use crate::{lock, process};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The upper bounds of the histogram of decisions, in microseconds.
@@ -18,57 +18,78 @@ const MOST: usize = 10_000;
 /// The most bytes of the names of a rule and its values. Longer ones are counted under the domain's name.
 const LONGEST: usize = 2_000;
 
-type Read = fn(&Counters) -> &AtomicU64;
+/// A struct of counters, each with its name and its labels. Prometheus shows their documentation.
+macro_rules! counters {
+    (
+        $(#[$about:meta])*
+        $all:ident { $($rest:tt)* }
+        $(#[doc = $help:literal] $field:ident = $name:literal;)*
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $all {
+            $(#[doc = $help] pub $field: AtomicU64,)*
+            $($rest)*
+        }
 
-/// All metrics of the process. A reload of the rules does not reset them.
-#[derive(Debug, Default)]
-pub struct Metrics {
-    rules: Mutex<BTreeMap<Vec<String>, Arc<Counters>>>,
-    /// Requests.
-    pub requests: AtomicU64,
-    /// Requests for a domain without rules.
-    pub unknown_domains: AtomicU64,
-    /// Requests that got an error of the server.
-    pub server_errors: AtomicU64,
-    /// Requests that got an error because they were invalid.
-    pub service_errors: AtomicU64,
-    /// Requests that were decided without the server.
-    pub without_server: AtomicU64,
-    /// Refusals that the global shadow mode turned into admissions.
-    pub global_shadow: AtomicU64,
-    /// Configurations that were loaded.
-    pub loads: AtomicU64,
-    /// Configurations that were not loaded because of errors.
-    pub load_errors: AtomicU64,
-    /// Connections to the server that were made.
-    pub connections: AtomicU64,
-    /// Connections to the server that could not be made.
-    pub failed_connections: AtomicU64,
-    /// Whether there is a connection to the server.
-    pub is_connected: AtomicBool,
-    times: [AtomicU64; 14],
-    time: AtomicU64,
+        impl $all {
+            /// The names, the documentation, and how to read the counters.
+            const COUNTERS: &[(&str, &str, fn(&Self) -> &AtomicU64)] =
+                &[$(($name, $help, |all| &all.$field),)*];
+        }
+    };
 }
 
-/// The counters of a rule.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// All hits.
-    pub total: AtomicU64,
+counters! {
+    /// All metrics of the process. A reload of the rules does not reset them.
+    Metrics {
+        /// Whether there is a connection to the server.
+        pub is_connected: AtomicBool,
+        rules: Mutex<BTreeMap<Vec<String>, Arc<Counters>>>,
+        times: [AtomicU64; 14],
+        time: AtomicU64,
+    }
+    /// Requests.
+    requests = "service_total_requests{grpc_method=\"ShouldRateLimit\"}";
+    /// Requests that were decided without the server.
+    without_server = "service_decided_without_server";
+    /// Refusals that `SHADOW_MODE` has turned into admissions.
+    global_shadow = "service_global_shadow_mode";
+    /// Requests for a domain without rules.
+    unknown_domains = "service_domain_not_found";
+    /// Configurations that were loaded.
+    loads = "service_config_load_success";
+    /// Configurations with errors, which were not loaded.
+    load_errors = "service_config_load_error";
+    /// Requests that got an error, by its type.
+    server_errors = "service_should_rate_limit_error{err_type=\"redis_error\"}";
+    /// Requests that got an error because they were invalid.
+    service_errors = "service_should_rate_limit_error{err_type=\"service_error\"}";
+    /// Connections to the server that were made.
+    connections = "redis_pool_cx_total";
+    /// Connections to the server that could not be made.
+    failed_connections = "redis_pool_cx_failed";
+}
+
+counters! {
+    /// The counters of a rule.
+    Counters {}
+    /// Hits.
+    total = "total_hits";
     /// Hits that were refused.
-    pub over: AtomicU64,
+    over = "over_limit";
     /// Hits that were admitted close to the limit.
-    pub near: AtomicU64,
+    near = "near_limit";
     /// Hits that were admitted.
-    pub within: AtomicU64,
+    within = "within_limit";
     /// Hits that a rule in shadow mode would have refused.
-    pub shadow: AtomicU64,
+    shadow = "shadow_mode";
 }
 
 impl Metrics {
     /// Returns the counters of a rule, or of the values of a request, which are created if they are new.
     pub fn of(&self, levels: &[String], is_of_rule: bool) -> Arc<Counters> {
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = lock(&self.rules);
         if let Some(known) = rules.get(levels) {
             return Arc::clone(known);
         }
@@ -92,73 +113,29 @@ impl Metrics {
     /// Returns all metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rules = lock(&self.rules).clone();
         let labels: Vec<(String, Arc<Counters>)> =
             rules.into_iter().map(|(levels, counters)| (labels(&levels), counters)).collect();
-        let of_rules: [(&str, &str, Read); 5] = [
-            ("total_hits", "Hits.", |counters| &counters.total),
-            ("over_limit", "Hits that were refused.", |counters| &counters.over),
-            ("near_limit", "Hits that were admitted close to the limit.", |counters| &counters.near),
-            ("within_limit", "Hits that were admitted.", |counters| &counters.within),
-            ("shadow_mode", "Hits that a rule in shadow mode would have refused.", |counters| {
-                &counters.shadow
-            }),
-        ];
-        for (name, help, read) in of_rules {
+        for (name, help, counter) in Counters::COUNTERS {
             let name = format!("ratelimit_service_rate_limit_{name}");
             head(&mut text, &name, help, "counter");
             for (labels, counters) in &labels {
-                line(&mut text, &name, labels, read(counters).load(Relaxed));
+                line(&mut text, &name, labels, counter(counters).load(Relaxed));
             }
         }
-        let of_requests = [
-            ("total_requests", "Requests.", "{grpc_method=\"ShouldRateLimit\"}", &self.requests),
-            (
-                "decided_without_server",
-                "Requests that were decided without the server.",
-                "",
-                &self.without_server,
-            ),
-            (
-                "global_shadow_mode",
-                "Refusals that SHADOW_MODE has turned into admissions.",
-                "",
-                &self.global_shadow,
-            ),
-            ("domain_not_found", "Requests for a domain without rules.", "", &self.unknown_domains),
-            ("config_load_success", "Configurations that were loaded.", "", &self.loads),
-            (
-                "config_load_error",
-                "Configurations with errors, which were not loaded.",
-                "",
-                &self.load_errors,
-            ),
-        ];
-        for (name, help, labels, count) in of_requests {
-            let name = format!("ratelimit_service_{name}");
-            head(&mut text, &name, help, "counter");
-            line(&mut text, &name, labels, count.load(Relaxed));
+        let mut last = "";
+        for (name, help, counter) in Self::COUNTERS {
+            let bare = name.split('{').next().unwrap_or_default();
+            if bare != last {
+                head(&mut text, &format!("ratelimit_{bare}"), help, "counter");
+            }
+            last = bare;
+            line(&mut text, &format!("ratelimit_{name}"), "", counter(self).load(Relaxed));
         }
-        let name = "ratelimit_service_should_rate_limit_error";
-        head(&mut text, name, "Requests that got an error.", "counter");
-        line(&mut text, name, "{err_type=\"redis_error\"}", self.server_errors.load(Relaxed));
-        line(&mut text, name, "{err_type=\"service_error\"}", self.service_errors.load(Relaxed));
         self.histogram(&mut text);
-        let pool: [(&str, &str, &str, u64); 3] = [
-            ("active", "Whether the server is connected.", "gauge", self.is_connected.load(Relaxed).into()),
-            ("total", "Connections that were made.", "counter", self.connections.load(Relaxed)),
-            (
-                "failed",
-                "Connections that could not be made.",
-                "counter",
-                self.failed_connections.load(Relaxed),
-            ),
-        ];
-        for (name, help, kind, value) in pool {
-            let name = format!("ratelimit_redis_pool_cx_{name}");
-            head(&mut text, &name, help, kind);
-            line(&mut text, &name, "", value);
-        }
+        let active = "ratelimit_redis_pool_cx_active";
+        head(&mut text, active, "Whether the server is connected.", "gauge");
+        line(&mut text, active, "", u8::from(self.is_connected.load(Relaxed)));
         for (name, kind, value) in process::metrics() {
             let name = format!("process_{name}");
             head(&mut text, &name, "As of other programs.", kind);
@@ -206,7 +183,8 @@ fn labels(levels: &[String]) -> String {
 
 fn head(text: &mut String, name: &str, help: &str, kind: &str) {
     // Writing to a String does not fail.
-    let _: Result<(), std::fmt::Error> = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    let _: Result<(), std::fmt::Error> =
+        writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", help.trim());
 }
 
 fn line(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {

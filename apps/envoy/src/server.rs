@@ -1,6 +1,7 @@
 //! The connection to the server of the limiters: Redis or Valkey with the module or with the function
 //! library.
 
+use crate::lock;
 use crate::metrics::Metrics;
 use crate::settings::{Auth, Deployment, Pems, Servers, Tls};
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
@@ -17,7 +18,7 @@ use redis::{
 use redis_cell_client::{Backend, CellConnection, is_unavailable};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -154,19 +155,14 @@ fn single(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResu
 }
 
 fn cluster(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<ClusterClient> {
-    let nodes = servers.urls.iter().map(|url| address(url, servers)).collect::<RedisResult<Vec<_>>>()?;
+    let nodes = servers.urls.iter().map(|url| Ok(with_auth(address(url, servers)?, servers.auth.as_ref())));
+    let nodes = nodes.collect::<RedisResult<Vec<_>>>()?;
     // A call that is sent again could be counted twice, unless it was redirected: see `follow`.
     let mut builder = ClusterClientBuilder::new(nodes)
         .retries(0)
         .connection_timeout(CONNECT)
         .tcp_settings(tcp())
         .use_protocol(ProtocolVersion::RESP3); // as above
-    if let Some((user, password)) = &servers.auth {
-        builder = builder.password(password);
-        if let Some(user) = user {
-            builder = builder.username(user);
-        }
-    }
     if let Some(certificates) = certificates {
         builder = builder.tls(TlsMode::Secure).certs(certificates);
     }
@@ -267,20 +263,16 @@ impl<C: Clone> Fresh<C> {
         Ok(Self { servers: servers.clone(), make, last })
     }
 
-    fn last(&self) -> MutexGuard<'_, Last<C>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the client, with the certificates as they are now.
     fn present(&self) -> C {
         self.refresh();
-        self.last().client.clone()
+        lock(&self.last).client.clone()
     }
 
     /// Creates the client again if its certificates have changed. Returns whether they have. Checks at most
     /// once a second, because every failed call requests it.
     fn refresh(&self) -> bool {
-        let mut last = self.last();
+        let mut last = lock(&self.last);
         let Some(tls) = self.servers.tls.as_ref().filter(|_| last.read.elapsed() >= TRIED) else {
             return false;
         };
@@ -316,10 +308,6 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
         Self { state: Arc::new(Mutex::new(State::Absent)), metrics: Arc::clone(metrics) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<C>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a connection, or notes that it could not be made.
     fn keep(&self, made: &RedisResult<C>) {
         let (state, count) = match made {
@@ -328,7 +316,7 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
         };
         count.fetch_add(1, Relaxed);
         self.metrics.is_connected.store(made.is_ok(), Relaxed);
-        *self.state() = state;
+        *lock(&self.state) = state;
     }
 
     /// Returns the connection and when it was made. Makes it if there is none.
@@ -337,7 +325,7 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
         F: Future<Output = RedisResult<C>> + Send + 'static,
     {
         let unmade = |text| RedisError::from((ErrorKind::Io, text));
-        let mut coming = match &mut *self.state() {
+        let mut coming = match &mut *lock(&self.state) {
             State::Present(connection, made) => return Ok((connection.clone(), *made)),
             State::Coming(coming) if coming.has_changed().is_ok() => coming.clone(),
             // There is none, or the task has ended without an outcome.
@@ -360,7 +348,7 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
 
     /// Makes another connection, unless one was made since. Calls have the former one until then.
     fn renew(&self, of: Instant, connect: impl Future<Output = RedisResult<C>> + Send + 'static) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let State::Present(_, made) = &mut *state
             && *made <= of
             && let Ok(runtime) = Handle::try_current()
@@ -378,7 +366,7 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
 
     /// Removes the connection, unless another one was made since.
     fn remove(&self, of: Instant) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if matches!(*state, State::Present(_, made) if made <= of) {
             *state = State::Absent;
             self.metrics.is_connected.store(false, Relaxed);
@@ -409,7 +397,7 @@ enum Outcome {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        let mut silent = self.primary.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = lock(&self.primary.silent);
         let ends = match self.outcome {
             Outcome::Answered => false,
             Outcome::Unanswered => silent.get_or_insert(self.sent).elapsed() >= TRIED,
@@ -488,7 +476,7 @@ struct ClusterCall<'a> {
 
 impl Drop for ClusterCall<'_> {
     fn drop(&mut self) {
-        let mut silent = self.nodes.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = lock(&self.nodes.silent);
         if self.is_answered {
             if !silent.is_empty() {
                 silent.remove(tag(self.cmd));

@@ -309,15 +309,19 @@ const WITH_XDS: [(&str, &str); 1] = [(
     "with CONFIG_TYPE=GRPC_XDS_SOTW rules come from the control plane",
 )];
 
-/// Those that have no effect unless the first one is true.
-const ENCRYPTED: [(&str, &str); 3] = [
-    ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT"),
-    ("REDIS_TLS", "REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY"),
-    (
-        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-        "CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT \
-         CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-    ),
+/// The variable that encrypts connections, and those that have no effect unless it is true: the authority of
+/// the other side, the certificate of this side and its key, and others.
+type Encryption = &'static [&'static str];
+
+const GRPC: Encryption =
+    &["GRPC_SERVER_USE_TLS", "GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"];
+const REDIS: Encryption = &["REDIS_TLS", "REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
+const XDS: Encryption = &[
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
 ];
 
 /// The variables that say what is the case here anyway, if they have this value.
@@ -380,12 +384,16 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         self.read(name, false, "true or false", flag)
     }
 
-    fn own_certificate(&mut self, certificate: &'static str, key: &'static str) -> Option<(File, File)> {
-        let both = (self.file(certificate), self.file(key));
-        if both.0.is_some() != both.1.is_some() {
+    fn tls(&mut self, names: Encryption) -> Option<Tls> {
+        let &[switch, authority, certificate, key, ..] = names else { return None };
+        if !self.flag(switch) {
+            return None;
+        }
+        let (own, secret) = (self.file(certificate), self.file(key));
+        if own.is_some() != secret.is_some() {
             self.errors.push(format!("{certificate} and {key}: one of them is missing"));
         }
-        both.0.zip(both.1)
+        Some(Tls { authority: self.file(authority), own: own.zip(secret) })
     }
 
     fn duration(&mut self, name: &str, default: Duration) -> Duration {
@@ -432,10 +440,7 @@ impl Settings {
             Some(path) => Address::Unix(path.into()),
             None => Address::Tcp(format!("{grpc_host}:{}", v.number::<u16>("GRPC_PORT", 8081, PORT))),
         };
-        let grpc_tls = v.flag("GRPC_SERVER_USE_TLS").then(|| Tls {
-            authority: v.file("GRPC_CLIENT_TLS_CACERT"),
-            own: v.file("GRPC_SERVER_TLS_CERT").zip(v.file("GRPC_SERVER_TLS_KEY")),
-        });
+        let grpc_tls = v.tls(GRPC);
         if grpc_tls.as_ref().is_some_and(|tls| tls.own.is_none()) {
             v.errors
                 .push("GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned());
@@ -558,11 +563,11 @@ fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>, is_xds: bool) -> Vec
     let set = all.filter(|(name, _)| is_set(name));
     let mut warnings: Vec<String> =
         others.chain(set.map(|(name, why)| format!("{name} has no meaning here: {why}"))).collect();
-    for (switch, names) in ENCRYPTED {
-        if is_set(switch) || (!is_xds && names.starts_with("CONFIG_")) {
+    for (switch, names) in [GRPC, REDIS, XDS].into_iter().filter_map(<[_]>::split_first) {
+        if is_set(switch) || (!is_xds && switch.starts_with("CONFIG_")) {
             continue; // it is on, or named above
         }
-        let set = names.split_whitespace().filter(|name| is_set(name));
+        let set = names.iter().filter(|name| is_set(name));
         warnings.extend(set.map(|name| format!("{name} has no meaning here: {switch} is not true")));
     }
     warnings
@@ -575,10 +580,7 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
         let address: Authority = text.parse().ok()?;
         address.port().map(|_| address.to_string())
     });
-    let tls = v.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS").then(|| Tls {
-        authority: v.file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
-        own: v.own_certificate("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
-    });
+    let tls = v.tls(XDS);
     let pairs = |text: &str, between| {
         let pair = |pair: &str| pair.split_once(between).map(|(a, b)| (a.to_owned(), b.to_owned()));
         text.split(',').map(|text| pair(text.trim())).collect::<Option<Vec<_>>>()
@@ -632,15 +634,11 @@ fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
     if deployment == Deployment::Single && urls.len() > 1 {
         v.errors.push("REDIS_URL: has several addresses, and REDIS_TYPE is SINGLE".to_owned());
     }
-    let tls = v.flag("REDIS_TLS").then(|| Tls {
-        authority: v.file("REDIS_TLS_CACERT"),
-        own: v.own_certificate("REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"),
-    });
     Servers {
         deployment,
         urls,
         auth: v.auth("REDIS_AUTH"),
         sentinel_auth: v.auth("REDIS_SENTINEL_AUTH"),
-        tls,
+        tls: v.tls(REDIS),
     }
 }

@@ -9,7 +9,7 @@ use crate::faults;
 use crate::input::Source;
 use crate::log::Log;
 use crate::report::{Check, Found, LogReport, PolicyReport, Report, Tried, share};
-use crate::tally::Tally;
+use crate::tally::{Tally, count, grown};
 use redis_cell_lines::format::Hints;
 
 /// The user's question.
@@ -247,15 +247,9 @@ impl Counts {
             self.refused = self.refused.saturating_add(1);
         }
         for row in rows.iter().filter(|row| !row.shadow || faults::has("shadow-has-keys")) {
-            if self.keys.len() <= row.limiter {
-                self.keys.resize(row.limiter.saturating_add(1), Vec::new());
-            }
-            let Some(keys) = self.keys.get_mut(row.limiter) else { continue };
+            let Some(keys) = grown(&mut self.keys, row.limiter) else { continue };
             let number = usize::try_from(row.key).unwrap_or(usize::MAX);
-            if keys.len() <= number {
-                keys.resize(number.saturating_add(1), [false; 2]);
-            }
-            if let Some([seen, refused]) = keys.get_mut(number) {
+            if let Some([seen, refused]) = grown(keys, number) {
                 *seen = true;
                 *refused |= row.refuses();
             }
@@ -264,7 +258,6 @@ impl Counts {
 
     fn tried(&self, value: i64) -> Tried {
         let keys = || self.keys.iter().flatten();
-        let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
         let seen = count(keys().filter(|[seen, _]| *seen).count());
         let refused = count(keys().filter(|[_, refused]| *refused).count());
         let refused_share = share(self.refused, self.requests);

@@ -2,6 +2,8 @@
 
 use redis_cell_core::Instant;
 
+use crate::tally::grown;
+
 /// The lengths of intervals in seconds. Each divides the next.
 const WIDTHS: [u64; 11] = [1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400, 604_800, 31_449_600];
 
@@ -92,11 +94,7 @@ impl Series {
         let mut merged: Vec<Interval> = Vec::new();
         for (interval, number) in self.intervals.iter().zip(0_u64..) {
             let second = start.saturating_add(number.saturating_mul(before));
-            let at = self.at(second);
-            if merged.len() <= at {
-                merged.resize(at.saturating_add(1), Interval::default());
-            }
-            if let Some(into) = merged.get_mut(at) {
+            if let Some(into) = grown(&mut merged, self.at(second)) {
                 into.admitted = into.admitted.saturating_add(interval.admitted);
                 into.refused = into.refused.saturating_add(interval.refused);
             }

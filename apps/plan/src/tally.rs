@@ -152,13 +152,14 @@ impl LimiterTally {
 }
 
 /// Returns the element with this number, which is created if it is new.
-fn grown<T: Clone + Default>(places: &mut Vec<T>, number: usize) -> Option<&mut T> {
+pub fn grown<T: Clone + Default>(places: &mut Vec<T>, number: usize) -> Option<&mut T> {
     if places.len() <= number {
         places.resize(number.saturating_add(1), T::default());
     }
     places.get_mut(number)
 }
 
-fn count(length: usize) -> u64 {
+/// Returns a length as the number that reports have.
+pub fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }

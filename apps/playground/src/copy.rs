@@ -85,20 +85,15 @@ fn suffix(unit: Unit) -> String {
 
 fn python(parts: &[Part], unit: Unit) -> String {
     let rows = parts.iter().map(|part| {
-        let quantity =
-            if part.is_lease() || part.last == "1" { String::new() } else { format!(", {}", part.last) };
         let shadow = if part.shadow { ", shadow=True" } else { "" };
-        format!("    Take({}, {}{quantity}{shadow}),\n", text(&part.key), part.python_limit(unit))
+        format!("    Take({}{shadow}),\n", part.python_arguments(unit))
     });
     format!("answer = cell.mtake(\n{})", rows.collect::<String>())
 }
 
 fn rust(parts: &[Part], unit: Unit) -> String {
     let rows = parts.iter().map(|part| {
-        let name = part.kind.to_lowercase();
-        let arguments = format!("{}, {}", text(&part.key), part.rust_limit(unit));
-        let arguments =
-            if part.is_lease() { arguments } else { format!("{arguments}, Units({})", part.last) };
+        let (name, arguments) = (part.kind.to_lowercase(), part.rust_arguments(unit));
         if part.shadow {
             format!("\n    .shadow(|take| take.{name}({arguments}))")
         } else {
@@ -168,11 +163,19 @@ impl Part {
         self.number(1).eq_ignore_ascii_case("UNTIL")
     }
 
+    /// Returns the name of the method for this limiter alone.
+    fn method(&self) -> String {
+        if self.is_lease() { "acquire".to_owned() } else { self.kind.to_lowercase() }
+    }
+
     fn python(&self, unit: Unit) -> String {
-        let name = if self.is_lease() { "acquire".to_owned() } else { self.kind.to_lowercase() };
+        format!("answer = cell.{}({})", self.method(), self.python_arguments(unit))
+    }
+
+    fn python_arguments(&self, unit: Unit) -> String {
         let quantity =
             if self.is_lease() || self.last == "1" { String::new() } else { format!(", {}", self.last) };
-        format!("answer = cell.{name}({}, {}{quantity})", text(&self.key), self.python_limit(unit))
+        format!("{}, {}{quantity}", text(&self.key), self.python_limit(unit))
     }
 
     fn python_limit(&self, unit: Unit) -> String {
@@ -212,14 +215,12 @@ impl Part {
     }
 
     fn rust(&self, unit: Unit) -> String {
-        let name = if self.is_lease() { "acquire".to_owned() } else { self.kind.to_lowercase() };
-        let key = text(&self.key);
-        if self.is_lease() {
-            let lease = duration(self.number(1), unit);
-            let places = format!("Places({}), {lease}, {}", self.number(0), text(&self.last));
-            return format!("let answer = connection.cl_{name}({key}, {places})?;");
-        }
-        format!("let answer = connection.cl_{name}({key}, {}, Units({}))?;", self.rust_limit(unit), self.last)
+        format!("let answer = connection.cl_{}({})?;", self.method(), self.rust_arguments(unit))
+    }
+
+    fn rust_arguments(&self, unit: Unit) -> String {
+        let quantity = if self.is_lease() { String::new() } else { format!(", Units({})", self.last) };
+        format!("{}, {}{quantity}", text(&self.key), self.rust_limit(unit))
     }
 
     fn rust_limit(&self, unit: Unit) -> String {
@@ -270,15 +271,9 @@ impl Part {
 }
 
 fn weekday(day: &str) -> &'static str {
-    match day {
-        "2" => "Tuesday",
-        "3" => "Wednesday",
-        "4" => "Thursday",
-        "5" => "Friday",
-        "6" => "Saturday",
-        "7" => "Sunday",
-        _ => "Monday",
-    }
+    const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+    let day = day.parse::<usize>().ok().and_then(|day| DAYS.get(day.checked_sub(1)?));
+    day.copied().unwrap_or("Monday")
 }
 
 /// Converts a number of units to seconds, exactly.

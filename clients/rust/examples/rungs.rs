@@ -92,16 +92,8 @@ impl Case {
     /// Returns the name and the limit of a key.
     fn key(&self, place: u64) -> (u64, Gcra) {
         let key = place % self.keys;
-        (
-            key,
-            if self.keys == 1 {
-                self.limit
-            } else if key % 100 < self.refused {
-                USED_UP
-            } else {
-                PLENTY
-            },
-        )
+        let of_many = if key % 100 < self.refused { USED_UP } else { PLENTY };
+        (key, if self.keys == 1 { self.limit } else { of_many })
     }
 }
 
@@ -142,12 +134,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             for ((way, name), own) in WAYS.into_iter().zip(&mut rows) {
-                own.sort_by(|a, b| a.decisions.total_cmp(&b.decisions));
-                let row = &own[ROUNDS / 2];
+                own.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let (decisions, row) = &own[ROUNDS / 2];
                 if refused == 0 && way == Way::Direct {
-                    most = row.decisions;
+                    most = *decisions;
                 }
-                writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{}", row.raw())?;
+                writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{row}")?;
             }
         }
     }
@@ -181,38 +173,14 @@ async fn connect(client: &redis::Client) -> redis::RedisResult<MultiplexedConnec
     client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
-/// The numbers of a way in a round.
-#[derive(Clone)]
-struct Row {
-    decisions: f64,
-    per_core: f64,
-    calls: f64,
-    refused: f64,
-    p50: f64,
-    p99: f64,
-    above: f64,
-    bound: f64,
-    /// The share of the available units that was not used, if the limit was reached.
-    unused: Option<f64>,
-}
-
-impl Row {
-    fn raw(&self) -> String {
-        let Self { decisions, per_core, calls, refused, p50, p99, above, bound, unused } = self;
-        let unused = unused.map_or_else(String::new, |unused| format!("{unused:.4}"));
-        format!(
-            "{decisions:.0}\t{per_core:.0}\t{calls:.0}\t{refused:.4}\t{p50:.4}\t{p99:.4}\t{above:.0}\t{bound:.0}\t{unused}"
-        )
-    }
-}
-
+/// Measures a way in a round. Returns the decisions per second, and the columns from there on.
 async fn measure(
     direct: &MultiplexedConnection,
     slow: &redis::Client,
     case: Case,
     way: Way,
     name: &str,
-) -> Result<Row, Box<dyn Error>> {
+) -> Result<(f64, String), Box<dyn Error>> {
     let mut direct = direct.clone();
     let mut used_up = redis::pipe();
     // Nothing that the way before has left behind is counted as calls of this one.
@@ -248,17 +216,16 @@ async fn measure(
     if !matches!(way, Way::Refusals | Way::Leased) && calls > times.len() as u64 {
         return Err(format!("{name}: {calls} calls for {} decisions", times.len()).into());
     }
-    Ok(Row {
-        decisions: times.len() as f64 / elapsed,
-        per_core: times.len() as f64 / core.max(1e-6),
-        calls: calls as f64 / elapsed,
-        refused: run.refused as f64 / times.len() as f64,
-        p50: at(0.5),
-        p99: at(0.99),
-        above,
-        bound,
-        unused: is_limited.then(|| ((available - run.units.len() as f64) / available).max(0.0)),
-    })
+    let all = times.len() as f64;
+    let (decisions, per_core, calls) = (all / elapsed, all / core.max(1e-6), calls as f64 / elapsed);
+    let (refused, p50, p99) = (run.refused as f64 / all, at(0.5), at(0.99));
+    // The share of the available units that was not used, if the limit was reached.
+    let unused = ((available - run.units.len() as f64) / available).max(0.0);
+    let unused = if is_limited { format!("{unused:.4}") } else { String::new() };
+    let row = format!(
+        "{decisions:.0}\t{per_core:.0}\t{calls:.0}\t{refused:.4}\t{p50:.4}\t{p99:.4}\t{above:.0}\t{bound:.0}\t{unused}"
+    );
+    Ok((decisions, row))
 }
 
 /// How many calls of this project's commands the server has run.
@@ -277,21 +244,16 @@ async fn core(connection: &mut MultiplexedConnection) -> Result<f64, Box<dyn Err
     Ok(sum.ok_or("INFO has no processor time")?)
 }
 
-/// A unit that was admitted between two instants, in nanoseconds: before the call, and after its decision.
-struct Admitted {
-    before: u64,
-    after: u64,
-}
-
 /// The largest number of units that were certainly admitted within any stretch of time, beyond what `rate`
-/// units a second bring in it. A unit counts for the stretches that contain both of its instants.
-fn most_beyond(rate: f64, units: &mut [Admitted]) -> f64 {
-    units.sort_unstable_by_key(|unit| unit.after);
+/// units a second bring in it. A unit counts for the stretches that contain both of its instants: before the
+/// call, and after its decision.
+fn most_beyond(rate: f64, units: &mut [(Duration, Duration)]) -> f64 {
+    units.sort_unstable_by_key(|&(_, after)| after);
     let mut most = 0_f64;
-    for begin in units.iter() {
-        let inside = units.iter().filter(|unit| unit.before >= begin.before);
-        for (earlier, end) in inside.enumerate() {
-            let length = (end.after as f64 - begin.before as f64) / 1e9;
+    for &(begin, _) in units.iter() {
+        let inside = units.iter().filter(|&&(before, _)| before >= begin);
+        for (earlier, (_, end)) in inside.enumerate() {
+            let length = end.as_secs_f64() - begin.as_secs_f64();
             most = most.max(earlier as f64 + 1.0 - length * rate);
         }
     }
@@ -304,7 +266,7 @@ struct Run {
     times: Vec<Duration>,
     refused: u64,
     /// The units admitted, of a single key with a limit.
-    units: Vec<Admitted>,
+    units: Vec<(Duration, Duration)>,
     /// The units admitted of keys that were used up.
     beyond: u64,
 }
@@ -362,8 +324,7 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
                     run.times.push(after.saturating_sub(before));
                     run.refused += u64::from(!admitted);
                     if admitted && case.keys == 1 && case.refused > 0 {
-                        let nanos = |time: Duration| time.as_nanos() as u64;
-                        run.units.push(Admitted { before: nanos(before), after: nanos(after) });
+                        run.units.push((before, after));
                     }
                     run.beyond += u64::from(admitted && limit == USED_UP);
                     tokio::task::yield_now().await; // a call that does not wait lets no other task run

@@ -4,14 +4,14 @@ use crate::local::Chain;
 use crate::several::{Several, Verb};
 use crate::{
     Answer, Balance, BlockingGuard, Difference, Limit, LocalLimiter, MSettle, MTake, Once, TimedConnection,
-    Together, Units, WhenUnavailable, call, is_unavailable, local,
+    Together, Units, WhenUnavailable, bytes, call, is_unavailable, local, lock,
 };
 use redis::{Cmd, RedisError, RedisResult, ToSingleRedisArg};
 use redis_cell_core::log;
 use sealed::Caller as _;
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[cfg(feature = "aio")]
@@ -65,7 +65,7 @@ impl<G> Account<G> {
     /// Creates an account without pools, whose holds are stored under the key `holds`. In a cluster it must
     /// be in the slot of the pools: give all of them the same hash tag.
     pub fn new(guard: G, holds: impl ToSingleRedisArg) -> Self {
-        let plan = Plan { holds: argument(&holds), period: Self::PERIOD, members: Vec::new() };
+        let plan = Plan { holds: bytes(&holds), period: Self::PERIOD, members: Vec::new() };
         Self { guard, plan, report: Report(None) }
     }
 
@@ -101,7 +101,7 @@ impl<G> Account<G> {
     fn with(mut self, join: Join, key: &impl ToSingleRedisArg, limit: Limit) -> Self {
         // The first limiter of an account is joined to none.
         let join = if self.plan.members.is_empty() { Join::And } else { join };
-        self.plan.members.push(Member { key: argument(key), limit, join, price: None });
+        self.plan.members.push(Member { key: bytes(key), limit, join, price: None });
         self
     }
 
@@ -119,10 +119,6 @@ impl<G> Account<G> {
     pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
         Self { report: Report(Some(Arc::new(report))), ..self }
     }
-}
-
-fn argument(argument: &impl ToSingleRedisArg) -> Vec<u8> {
-    argument.to_redis_args().into_iter().next().unwrap_or_default()
 }
 
 /// The function for the errors of calls in the background.
@@ -341,14 +337,10 @@ pub(crate) mod sealed {
 }
 
 impl<G: Caller> Shared<G> {
-    fn state(&self) -> MutexGuard<'_, State<G>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the renewal, and returns the call that settles, if one is needed. A request that `has_ended`
     /// without reported usage has used all units that it holds.
     fn settlement(&self, has_ended: bool) -> Option<(RedisResult<Cmd>, Once)> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.renewal = None;
         let (outcome, plan) = (&self.outcome, &self.account.plan);
         let used = state.used.or(has_ended.then_some(outcome.units));
@@ -412,7 +404,7 @@ impl<G: Caller> Held<G> {
 
     /// Adds to the units that the request has used. Sends nothing.
     pub fn used(&self, Units(units): Units) {
-        let mut state = self.shared.state();
+        let mut state = lock(&self.shared.state);
         state.used = Some(state.used.unwrap_or_default().saturating_add(units));
     }
 }
@@ -428,7 +420,7 @@ impl<C: TimedConnection + Send + 'static> Account<BlockingGuard<C>> {
     /// the range that the command accepts. It is found before anything is sent. Also returns any other error
     /// of the call or of the setup, such as a key of another type. An unavailable server is not an error.
     pub fn hold(&self, owner: impl ToSingleRedisArg, units: Units) -> RedisResult<Held<BlockingGuard<C>>> {
-        let owner = argument(&owner);
+        let owner = bytes(&owner);
         let answer = self.guard.call(&self.plan.take(&owner, Some(units.0))?, None);
         let outcome = self.plan.decide(self.guard.choice(), units.0, answer)?;
         Held::new(self, &owner, outcome)

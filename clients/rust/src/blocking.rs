@@ -4,13 +4,13 @@
 use crate::Refusals;
 use crate::once::Attempts;
 use crate::unavailable::Outage;
-use crate::{CellConnection, DecidedBy, Limit, Once, Quantity, WhenUnavailable, call, local};
+use crate::{CellConnection, DecidedBy, Limit, Once, Quantity, WhenUnavailable, call, late, local, lock};
 use redis::{
     Client, Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
     ServerErrorKind, ToSingleRedisArg,
 };
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A blocking connection with a timeout that can be set.
@@ -228,7 +228,7 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
             kind(&answer),
             Some(ErrorKind::Server(ServerErrorKind::Moved) | ErrorKind::ClusterConnectionNotFound)
         ) {
-            self.connections.pool().unused.clear();
+            lock(&self.connections.pool).unused.clear();
             answer = self.ask_once(cmd, start);
         }
         match kind(&answer) {
@@ -255,14 +255,10 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
             // primary.
             Err(error) if error.code().is_some() => {}
             // The unused connections are probably broken too.
-            Err(_) => self.connections.pool().unused.clear(),
+            Err(_) => lock(&self.connections.pool).unused.clear(),
         }
         answer.map_err(|error| call::explained(cmd, error))
     }
-}
-
-fn late() -> RedisError {
-    (ErrorKind::Io, "the server has not answered in time").into()
 }
 
 /// The unused connections, and the function that makes new ones.
@@ -284,12 +280,8 @@ struct Pool<C> {
 const ATTEMPTS: usize = 64;
 
 impl<C> Connections<C> {
-    fn pool(&self) -> MutexGuard<'_, Pool<C>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn put(&self, connection: C) {
-        self.pool().unused.push((connection, Instant::now()));
+        lock(&self.pool).unused.push((connection, Instant::now()));
         self.changed.notify_one();
     }
 }
@@ -299,7 +291,7 @@ impl<C: Send + 'static> Connections<C> {
     /// opened in another thread, because each step of the setup has its own timeout, and the name lookup has
     /// none.
     fn get(self: &Arc<Self>, start: Instant, timeout: Duration, idle: Duration) -> RedisResult<C> {
-        let mut pool = self.pool();
+        let mut pool = lock(&self.pool);
         if let Some(since) = start.checked_sub(idle) {
             pool.unused.retain(|&(_, used)| used > since);
         }
@@ -324,7 +316,7 @@ impl<C: Send + 'static> Connections<C> {
                 own = Some(outcome);
                 drop(pool); // because an attempt whose thread cannot start is dropped at once
                 std::thread::Builder::new().spawn(move || attempt.run(left))?;
-                pool = self.pool();
+                pool = lock(&self.pool);
                 continue;
             }
             pool = self.changed.wait_timeout(pool, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -348,7 +340,7 @@ impl<C> Attempt<C> {
 impl<C> Drop for Attempt<C> {
     /// Ends the attempt, even if its thread has panicked or was never started.
     fn drop(&mut self) {
-        let mut pool = self.of.pool();
+        let mut pool = lock(&self.of.pool);
         pool.attempts = pool.attempts.saturating_sub(1);
         let outcome = match self.made.take() {
             Some(Ok(connection)) => {

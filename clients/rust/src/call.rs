@@ -318,26 +318,8 @@ pub fn top_reset() -> RedisResult<Cmd> {
     Ok(cmd)
 }
 
-/// The commands that the function library implements.
-const FUNCTIONS: [&[u8]; 17] = [
-    b"CL.THROTTLE",
-    b"CL.PEEK",
-    b"CL.REFUND",
-    b"CL.CHARGE",
-    b"CL.RESERVE",
-    b"CL.PAUSE",
-    b"CL.FUNNEL",
-    b"CL.BUCKET",
-    b"CL.FIXED",
-    b"CL.WINDOW",
-    b"CL.LOG",
-    b"CL.ACQUIRE",
-    b"CL.RENEW",
-    b"CL.RELEASE",
-    b"CL.MTAKE",
-    b"CL.MPEEK",
-    b"CL.MSETTLE",
-];
+/// The commands that the function library does not implement.
+const MODULE_ONLY: [&[u8]; 3] = [b"CL.BTHROTTLE", b"CL.BMTAKE", b"CL.TOP"];
 
 /// Translates a command of the module into a call of the function library `redis_cell`.
 ///
@@ -345,7 +327,8 @@ const FUNCTIONS: [&[u8]; 17] = [
 /// Returns an error if the library does not have the command, or if the command names a flow.
 pub fn as_function(cmd: &Cmd) -> RedisResult<Cmd> {
     let all: Vec<&[u8]> = arguments(cmd).collect();
-    let Some((name, arguments)) = all.split_first().filter(|(name, _)| FUNCTIONS.contains(name)) else {
+    let has = |name: &[u8]| name.starts_with(b"CL.") && !MODULE_ONLY.contains(&name);
+    let Some((name, arguments)) = all.split_first().filter(|(name, _)| has(name)) else {
         let name = all.first().copied().unwrap_or_default();
         let detail = format!("{} needs the module", String::from_utf8_lossy(name));
         return Err((ErrorKind::Client, "not in the function library", detail).into());

@@ -2,7 +2,7 @@
 
 use crate::once::Attempts;
 use crate::unavailable::Outage;
-use crate::{DecidedBy, Limit, Merged, Once, Quantity, Refusals, WhenUnavailable, call, local};
+use crate::{DecidedBy, Limit, Merged, Once, Quantity, Refusals, WhenUnavailable, call, late, local};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, ToSingleRedisArg};
 use std::time::Duration;
@@ -97,10 +97,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
     /// Takes units or refuses the call, as the server decides, or without the server while it is unavailable.
     ///
     /// # Errors
-    /// Returns an error of the kind [`ErrorKind::Client`] if the limit or the quantity is out of the range
-    /// that the command accepts. It is found before anything is sent, even while the server is unavailable.
-    /// Also returns any other error of the call or of the setup, such as a key of another type or a server
-    /// without the module. An unavailable server is not an error.
+    /// See [`BlockingGuard::take`](crate::BlockingGuard::take).
     ///
     /// # Panics
     /// Panics outside a tokio runtime with a timer.
@@ -185,7 +182,7 @@ pub async fn ask<C: ConnectionLike + Clone + Send, T: FromRedisValue>(
     cmd: &Cmd,
 ) -> RedisResult<T> {
     let mut connection = connection.clone();
-    let mut unanswered = (ErrorKind::Io, "the server has not answered in time").into();
+    let mut unanswered = late();
     let answer = async {
         let mut pause = Duration::from_millis(1);
         loop {

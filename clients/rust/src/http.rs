@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tower_layer::Layer;
 use tower_service::Service;
 
 /// A named limit of any kind for requests. The name identifies the policy in the response, and is part of the
@@ -183,24 +182,35 @@ impl<C, K> RateLimitLayer<C, K> {
     ) -> Self {
         Self { answer: Some(Arc::new(answer)), ..self }
     }
-
-    /// Calls `report` with the error of each request that the server has not decided, for a log or a metric.
-    #[must_use]
-    pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
-        Self { on_error: Some(Arc::new(report)), ..self }
-    }
 }
 
-impl<S, C: Clone, K: Clone> Layer<S> for RateLimitLayer<C, K> {
-    type Service = RateLimit<S, C, K>;
+/// What all layers have: a function for errors, and the service that they wrap around another one.
+macro_rules! layer {
+    ($layer:ident<$($parameter:ident),+>, $service:ident) => {
+        impl<$($parameter),+> $layer<$($parameter),+> {
+            /// Calls `report` with the error of each request that the server has not decided, for a log or a
+            /// metric.
+            #[must_use]
+            pub fn on_error(self, report: impl Fn(&redis::RedisError) + Send + Sync + 'static) -> Self {
+                Self { on_error: Some(std::sync::Arc::new(report)), ..self }
+            }
+        }
 
-    fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(inner, self)
-    }
+        impl<S, $($parameter: Clone),+> tower_layer::Layer<S> for $layer<$($parameter),+> {
+            type Service = $service<S, $($parameter),+>;
+
+            fn layer(&self, inner: S) -> Self::Service {
+                $crate::http::Layered::new(inner, self)
+            }
+        }
+
+        #[doc = concat!("The service that [`", stringify!($layer), "`] wraps around another service.")]
+        pub type $service<S, $($parameter),+> = $crate::http::Layered<S, $layer<$($parameter),+>>;
+    };
 }
+pub(crate) use layer;
 
-/// The service that [`RateLimitLayer`] wraps around another service.
-pub type RateLimit<S, C, K> = Layered<S, RateLimitLayer<C, K>>;
+layer!(RateLimitLayer<C, K>, RateLimit);
 
 /// A service with a layer around it.
 #[derive(Debug)]

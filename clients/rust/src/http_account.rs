@@ -1,18 +1,17 @@
 //! A layer in which requests hold units of an account.
 
-use crate::http::{Layered, Refusal, Report, Responds, is_grpc, seconds};
+use crate::http::{Refusal, Report, Responds, is_grpc, layer, seconds};
 use crate::{Account, Guard, Held, Units};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{Either, Full};
 use redis::aio::ConnectionLike;
-use redis::{RedisError, RedisResult, ToSingleRedisArg};
+use redis::{RedisResult, ToSingleRedisArg};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tower_layer::Layer;
 use tower_service::Service;
 
 /// Lets requests [hold](Account::hold) units of an account until their responses have ended.
@@ -28,7 +27,8 @@ use tower_service::Service;
 /// A refused request gets 429, with `Retry-After` if a wait helps. While the server is unavailable, the
 /// [`WhenUnavailable`](crate::WhenUnavailable) of the account's guard decides: a request that it refuses gets
 /// 503, or 429 from the shares of this process. After any other error, the response is 500. gRPC requests get
-/// the codes of [`RateLimitLayer`](crate::RateLimitLayer).
+/// the codes of [`RateLimitLayer`](crate::RateLimitLayer). The errors of settlements are those of
+/// [`Account::on_error`].
 ///
 /// # Example
 /// ```
@@ -71,25 +71,9 @@ impl<K> AccountLayer<K> {
     {
         Self { hold_of, on_error: None }
     }
-
-    /// Calls `report` with the error of each request that the server has not decided, for a log or a metric.
-    /// The errors of settlements are those of [`Account::on_error`].
-    #[must_use]
-    pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
-        Self { on_error: Some(Arc::new(report)), ..self }
-    }
 }
 
-impl<S, K: Clone> Layer<S> for AccountLayer<K> {
-    type Service = HoldUnits<S, K>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(inner, self)
-    }
-}
-
-/// The service that [`AccountLayer`] wraps around another service.
-pub type HoldUnits<S, K> = Layered<S, AccountLayer<K>>;
+layer!(AccountLayer<K>, HoldUnits);
 
 impl<S, K, B, R, C, I> Service<Request<B>> for HoldUnits<S, K>
 where

@@ -1,15 +1,14 @@
 //! A layer in which requests wait for their turn.
 
-use crate::http::{Layered, Refusal, Report, Responds, is_grpc, seconds};
+use crate::http::{Refusal, Report, Responds, is_grpc, layer, seconds};
 use crate::{MTake, Taken, Wait, Waiter, is_unavailable};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{Either, Full};
-use redis::{RedisError, RedisResult};
+use redis::RedisResult;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tower_layer::Layer;
 use tower_service::Service;
 
 /// Lets requests wait until several limiters admit them, fairly among flows, instead of refusing them.
@@ -75,12 +74,6 @@ impl<K> WaitLayer<K> {
         Self { waiter, takes_of, fails_open: false, on_error: None }
     }
 
-    /// Calls `report` with the error of each request that the server has not decided, for a log or a metric.
-    #[must_use]
-    pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
-        Self { on_error: Some(Arc::new(report)), ..self }
-    }
-
     /// Returns the units to add to the request, or the reason why the request does not reach the service.
     fn decide(&self, answer: RedisResult<Option<Taken>>) -> Result<Option<Taken>, (Refusal, Option<u64>)> {
         match answer {
@@ -101,16 +94,7 @@ impl<K> WaitLayer<K> {
     }
 }
 
-impl<S, K: Clone> Layer<S> for WaitLayer<K> {
-    type Service = WaitForTurn<S, K>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(inner, self)
-    }
-}
-
-/// The service that [`WaitLayer`] wraps around another service.
-pub type WaitForTurn<S, K> = Layered<S, WaitLayer<K>>;
+layer!(WaitLayer<K>, WaitForTurn);
 
 impl<S, K, B, R> Service<Request<B>> for WaitForTurn<S, K>
 where

@@ -2,14 +2,14 @@
 
 use crate::guard::ask;
 use crate::limit::invalid;
-use crate::{Answer, Decision, Difference, Fixed, Gcra, Limit, MSettle, Rate, Saturate, Units, call};
+use crate::{Answer, Decision, Difference, Fixed, Gcra, Limit, MSettle, Rate, Saturate, Units, call, lock};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
 use redis_cell_core::holding::{Holding, Part, Spend, Terms};
 use redis_cell_core::{Instant, Span, Unit, window};
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -221,12 +221,12 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
 
     /// Returns the number of keys for which units are held or requested, or a refusal is remembered.
     pub fn keys_in_use(&self) -> usize {
-        self.shared.shares().len()
+        lock(&self.shared.shares).len()
     }
 
     /// Returns the number of units that are held for a key now.
     pub fn held(&self, key: impl AsRef<[u8]>) -> u64 {
-        let shares = self.shared.shares();
+        let shares = lock(&self.shared.shares);
         shares.get(key.as_ref()).map_or(0, |share| share.holding.held().unsigned_abs())
     }
 
@@ -277,7 +277,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         let (shared, terms) = (&self.shared, &self.shared.terms);
         let now = shared.now();
         let mut keys = Vec::new();
-        for (key, share) in shared.shares().iter_mut() {
+        for (key, share) in lock(&shared.shares).iter_mut() {
             share.holding.end(terms, now);
             keys.push(key.clone());
         }
@@ -285,7 +285,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         for key in keys {
             // The clock is read for each key, because the age of the units counts until the call is sent.
             let give_back = |share: &mut Share| share.holding.give_back(terms, shared.now());
-            let Some((units, age)) = shared.shares().get_mut(&key).and_then(give_back) else { continue };
+            let Some((units, age)) = lock(&shared.shares).get_mut(&key).and_then(give_back) else { continue };
             let back = shared.give_back(&key, units, age).await;
             // Each further call could also wait for the timeout, and would delay the end of the process.
             let unanswered = back.as_ref().is_err_and(|error| error.code().is_none());
@@ -310,7 +310,7 @@ impl<C> Drop for Unread<'_, C> {
     fn drop(&mut self) {
         self.waiting.close(); // from now on, who serves it learns that nobody reads it
         let Ok(served) = self.waiting.try_recv() else { return };
-        if let Some(share) = self.shared.shares().get_mut(self.key) {
+        if let Some(share) = lock(&self.shared.shares).get_mut(self.key) {
             share.unspend(&self.shared.terms, self.shared.now(), &served);
         }
     }
@@ -374,10 +374,6 @@ impl<C> Shared<C> {
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Instant::saturating_from_nanos(elapsed)
     }
-
-    fn shares(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Share>> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
@@ -395,7 +391,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
 
     fn take(self: &Arc<Self>, key: &[u8], units: i64) -> Outcome {
         let now = self.now();
-        let mut shares = self.shares();
+        let mut shares = lock(&self.shares);
         if !shares.contains_key(key) {
             if shares.len() >= self.most_keys {
                 return Outcome::Direct;
@@ -435,12 +431,12 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     /// Gives back the units that are left at the end of each hold. Removes the key when it has none left.
     async fn tend(self: Arc<Self>, key: Box<[u8]>) {
         loop {
-            let wait = self.shares().get(&key).map(|share| share.holding.ends_in(self.now()));
+            let wait = lock(&self.shares).get(&key).map(|share| share.holding.ends_in(self.now()));
             let wait = wait.flatten().unwrap_or(self.terms.hold);
             tokio::time::sleep(Duration::from_nanos(wait.as_nanos())).await;
             let back = {
                 let now = self.now();
-                let mut shares = self.shares();
+                let mut shares = lock(&self.shares);
                 let Some(share) = shares.get_mut(&key) else { return };
                 let back = share.holding.give_back(&self.terms, now);
                 if back.is_none() && share.waiting.is_empty() && share.holding.is_idle(now) {
@@ -461,7 +457,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
             Ok(cmd) => self.query::<redis::Value>(&cmd).await,
             Err(error) => Err(error),
         };
-        if let Some(share) = self.shares().get_mut(key) {
+        if let Some(share) = lock(&self.shares).get_mut(key) {
             share.holding.returned();
         }
         answer.map(drop)
@@ -495,7 +491,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
                     Err(error) => Err(error),
                 };
             let (now, terms) = (self.shared.now(), &self.shared.terms);
-            let mut shares = self.shared.shares();
+            let mut shares = lock(&self.shared.shares);
             let Some(share) = shares.get_mut(&self.key) else { return };
             match answer {
                 Ok(answer) => {
@@ -524,7 +520,7 @@ impl<C> Drop for Fetch<C> {
             return;
         }
         let now = self.shared.now();
-        if let Some(share) = self.shared.shares().get_mut(&self.key) {
+        if let Some(share) = lock(&self.shared.shares).get_mut(&self.key) {
             share.holding.lost(&self.shared.terms, now);
             share.unavailable = Some((ErrorKind::Io, "the runtime that has asked the server is gone").into());
             // The waiting calls, perhaps in another runtime, see that their channels are closed.

@@ -32,6 +32,9 @@ mod wait;
 #[cfg(feature = "aio")]
 mod waiter;
 
+use redis::{ErrorKind, RedisError, ToSingleRedisArg};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use account::{Account, Caller, Held};
 pub use backend::{Backend, CellConnection};
 pub use blocking::{BlockingGuard, TimedConnection};
@@ -65,3 +68,17 @@ pub use unavailable::{DecidedBy, WhenUnavailable, is_unavailable};
 pub use wait::{Flow, Wait};
 #[cfg(feature = "aio")]
 pub use waiter::Waiter;
+
+/// Locks a mutex. What a thread that has panicked has left in it is valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bytes(argument: &impl ToSingleRedisArg) -> Vec<u8> {
+    argument.to_redis_args().into_iter().next().unwrap_or_default()
+}
+
+/// The error of a call that has no answer within its timeout.
+fn late() -> RedisError {
+    (ErrorKind::Io, "the server has not answered in time").into()
+}

@@ -1,7 +1,7 @@
 //! A limiter in the memory of this process, for use while the server is unavailable.
 
 use crate::limit::invalid;
-use crate::{Answer, Decision, Fixed, FixedWindow, Limit, Quantity, Saturate, Units};
+use crate::{Answer, Decision, Fixed, FixedWindow, Limit, Quantity, Saturate, Units, lock};
 use redis::{Arg, Cmd, RedisResult};
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::fixed::{self, Counter};
@@ -11,7 +11,7 @@ use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{Change, Error, Instant, QUANTITY, Span, Unit, Verdict, log};
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A limiter in the memory of this process, for the process's share of a limit.
@@ -77,7 +77,7 @@ impl LocalLimiter {
         quantity: impl Into<Quantity>,
     ) -> RedisResult<Answer> {
         let key = key.as_ref();
-        let mut states = self.states();
+        let mut states = lock(&self.states);
         let (answer, state) = self.read(&states, key, limit.into(), quantity.into(), self.now())?;
         states.keep(key, state);
         Ok(answer)
@@ -113,7 +113,7 @@ impl LocalLimiter {
             return Err(invalid("the same key is named twice"));
         }
         let now = self.now();
-        let mut states = self.states();
+        let mut states = lock(&self.states);
         let read = |states: &States, units: fn(Units) -> Units| {
             let read = |(key, limit, quantity): &(K, Limit, Units)| {
                 self.read(states, key.as_ref(), *limit, units(*quantity).into(), now)
@@ -137,7 +137,7 @@ impl LocalLimiter {
     /// taken.
     pub(crate) fn take_in_order(&self, chains: &[Chain<'_>]) -> RedisResult<bool> {
         let now = self.now();
-        let mut states = self.states();
+        let mut states = lock(&self.states);
         let mut changes = Vec::new();
         for chain in chains {
             let mut admits = false;
@@ -163,10 +163,6 @@ impl LocalLimiter {
             states.keep(key, state);
         }
         Ok(true)
-    }
-
-    fn states(&self) -> MutexGuard<'_, States> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides a call for a key. Also returns the key's new state, if it changes.

@@ -2,7 +2,9 @@
 
 use crate::guard::ask;
 use crate::leased::{core_rate, span};
-use crate::{Answer, Decision, Limit, MTake, Quantity, Saturate, Taken, Together, Units, call, local};
+use crate::{
+    Answer, Decision, Limit, MTake, Quantity, Saturate, Taken, Together, Units, call, late, local, lock,
+};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
 use redis_cell_core::merged::{Grants, Limit as Mergeable, Line, Reply, tail};
@@ -11,7 +13,7 @@ use redis_cell_core::{Answer as Granted, Verdict};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -275,12 +277,6 @@ fn mergeable(limit: Limit) -> Option<Mergeable> {
     }
 }
 
-impl<C> Shared<C> {
-    fn rows(&self) -> MutexGuard<'_, HashMap<Arc<Name>, Row>> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
         ask(&self.connection, self.timeout, cmd).await
@@ -302,7 +298,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         let (name, shared) = (Arc::new(name), Arc::clone(self));
         let (sender, answer) = oneshot::channel();
         let first = {
-            let mut rows = self.rows();
+            let mut rows = lock(&self.rows);
             if let Some(row) = rows.get_mut(&name) {
                 A::push(row, Caller { units: units.clone(), answer: sender });
                 None
@@ -321,7 +317,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         let gone = || (ErrorKind::Io, "the runtime that has sent the call is gone").into();
         match tokio::time::timeout(self.timeout, &mut waits.answer).await {
             Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
-            Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
+            Err(_) => Err(late()),
         }
     }
 
@@ -373,7 +369,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     /// Sends the next calls of a row. Returns whether there were any.
     async fn call(self: &Arc<Self>, name: &Arc<Name>) -> bool {
         let next = {
-            let mut rows = self.rows();
+            let mut rows = lock(&self.rows);
             match rows.get_mut(name) {
                 None => return false,
                 Some(Row::One(callers)) => {
@@ -432,7 +428,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         };
         let reply = reply.and_then(|reply| Ok((reply.combined.admitted(), replies(&reply)?)));
         let decided: Vec<_> = {
-            let mut rows = self.rows();
+            let mut rows = lock(&self.rows);
             let Some(Row::Mix(line)) = rows.get_mut(name) else { return false };
             match reply {
                 Ok((admitted, rows)) => {
@@ -506,7 +502,7 @@ struct Turn<C> {
 impl<C> Drop for Turn<C> {
     fn drop(&mut self) {
         if !self.is_over {
-            drop(self.shared.rows().remove(&self.name));
+            drop(lock(&self.shared.rows).remove(&self.name));
         }
     }
 }
@@ -537,7 +533,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Drop for First<
         let Some(mut turn) = self.turn.take() else { return };
         let (call, units) = (self.call.take(), std::mem::take(&mut self.units));
         if call.is_none() {
-            let mut rows = turn.shared.rows();
+            let mut rows = lock(&turn.shared.rows);
             let is_empty = match rows.get(&turn.name) {
                 None => true,
                 Some(Row::One(callers)) => callers.is_empty(),

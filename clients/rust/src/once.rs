@@ -1,8 +1,8 @@
 //! Calls that may be repeated because the server keeps their replies.
 
 use crate::call::explained;
-use crate::is_unavailable;
 use crate::limit::rounded_up;
+use crate::{bytes, is_unavailable};
 use redis::{Cmd, ConnectionLike, FromRedisValue, RedisError, RedisResult, ToSingleRedisArg};
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,7 @@ pub struct Once {
 impl Once {
     /// Keeps the reply under `key` for `period`, which is rounded up to a whole microsecond.
     pub fn new(key: impl ToSingleRedisArg, period: Duration) -> Self {
-        let key = key.to_redis_args().into_iter().next().unwrap_or_default();
-        Self { key, period, tries: 5, pause: Duration::from_millis(50) }
+        Self { key: bytes(&key), period, tries: 5, pause: Duration::from_millis(50) }
     }
 
     /// Sets the largest number of attempts. With 1, the call is not repeated.

@@ -1,6 +1,6 @@
 //! Refusals that are remembered until their keys change.
 
-use crate::{Answer, Decision, Limit, MPeek, Quantity, Together, Units, call};
+use crate::{Answer, Decision, Limit, MPeek, Quantity, Together, Units, call, lock};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisResult,
@@ -9,7 +9,7 @@ use redis::{
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
@@ -132,7 +132,7 @@ impl Refusals {
 
     /// Returns the number of keys of which a refusal is remembered.
     pub fn keys_in_use(&self) -> usize {
-        self.shared.memory().known.len()
+        lock(&self.shared.memory).known.len()
     }
 
     /// Returns the number of calls that were refused without the server.
@@ -144,7 +144,7 @@ impl Refusals {
     pub fn recall(&self, key: &[u8], limit: impl Into<Limit>, units: Units) -> Option<Answer> {
         let now = Instant::now();
         let refusal = {
-            let memory = self.shared.memory();
+            let memory = lock(&self.shared.memory);
             // After a pause of the process, announcements may not have been read yet.
             memory.heard.filter(|&heard| now.saturating_duration_since(heard) < Self::SILENCE)?;
             *memory.known.get(key)?.get(&(limit.into(), units.0))?
@@ -170,7 +170,7 @@ impl Refusals {
             return;
         }
         let (asked, now) = ((limit.into(), units.0), Instant::now());
-        let mut memory = shared.memory();
+        let mut memory = lock(&shared.memory);
         let has_room = memory.has_room(shared.most_keys, now);
         if !has_room || memory.again.is_some_and(|again| now < again) {
             return;
@@ -221,13 +221,9 @@ impl Memory {
 }
 
 impl Shared {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads an announcement: keys that have changed, or nil for all keys.
     fn told(&self, push: &PushInfo) {
-        let mut memory = self.memory();
+        let mut memory = lock(&self.memory);
         match (&push.kind, push.data.first()) {
             (PushKind::Invalidate, Some(Value::Array(keys))) => {
                 for key in keys {
@@ -245,7 +241,7 @@ impl Shared {
     /// Remembers a refusal, unless its key has changed since it was read.
     fn answered(&self, reading: Reading, answer: RedisResult<Together<Answer>>, sent: Instant) {
         let (key, asked, number) = reading;
-        let mut memory = self.memory();
+        let mut memory = lock(&self.memory);
         let Some(others) = memory.asked.get_mut(&key) else { return };
         if others.get(&asked) != Some(&number) {
             return;
@@ -270,7 +266,7 @@ struct Track(std::sync::Weak<Shared>);
 impl Drop for Track {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
-            let mut memory = shared.memory();
+            let mut memory = lock(&shared.memory);
             memory.forget();
             memory.is_tracked = false;
             memory.again = Instant::now().checked_add(Refusals::SILENCE);
@@ -305,14 +301,14 @@ impl Track {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await?;
         while let Some(shared) = self.0.upgrade() {
-            let batch = shared.memory().next();
+            let batch = lock(&shared.memory).next();
             if batch.is_empty() {
                 redis::cmd("PING").exec_async(&mut connection).await?;
             } else {
                 read(&shared, &mut connection, batch).await?;
             }
-            shared.memory().heard = Some(Instant::now());
-            if shared.memory().queue.is_empty() {
+            lock(&shared.memory).heard = Some(Instant::now());
+            if lock(&shared.memory).queue.is_empty() {
                 let _: Result<(), _> = tokio::time::timeout(Refusals::BEAT, shared.more.notified()).await;
             }
         }

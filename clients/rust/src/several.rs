@@ -3,9 +3,10 @@
 use crate::limit::{invalid, rounded_up};
 use crate::once::Attempts;
 use crate::{
-    Answer, Bucket, Difference, Fixed, Flow, Gcra, Limit, Once, Places, Rate, Together, Units, Wait,
+    Answer, Bucket, Difference, Fixed, Flow, Gcra, Limit, Once, Places, Rate, Together, Units, Wait, bytes,
 };
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
+use sealed::{Argument as _, Asked};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -93,17 +94,17 @@ mod sealed {
         const NAME: &'static str;
     }
 
-    pub trait Argument: Copy {
-        fn write(self, cmd: &mut redis::Cmd);
+    pub trait Argument {
+        fn asked(self) -> Asked;
+    }
 
-        /// Returns the units to take, or 0 if the call takes none.
-        fn taken(self) -> u64;
-
-        /// Returns the units to give back, or 0 if the call gives none back.
-        fn refunded(self) -> u64;
-
-        /// Returns the quantity, but with at most `units` units to give back.
-        fn refunding_at_most(self, units: u64) -> Self;
+    /// What a quantity asks for.
+    #[derive(Clone, Copy)]
+    pub enum Asked {
+        Take(u64),
+        /// Charges, or settles what was used.
+        Charge(u64),
+        Refund(u64),
     }
 }
 
@@ -122,49 +123,26 @@ verb!(Peek, "CL.MPEEK", Units);
 verb!(Settle, "CL.MSETTLE", Difference);
 
 impl sealed::Argument for Units {
-    fn write(self, cmd: &mut Cmd) {
-        cmd.arg(self.0);
-    }
-
-    fn taken(self) -> u64 {
-        self.0
-    }
-
-    fn refunded(self) -> u64 {
-        0
-    }
-
-    fn refunding_at_most(self, _: u64) -> Self {
-        self
+    fn asked(self) -> Asked {
+        Asked::Take(self.0)
     }
 }
 
 impl sealed::Argument for Difference {
+    fn asked(self) -> Asked {
+        match self {
+            Self::Charge(Units(units)) | Self::Used(Units(units)) => Asked::Charge(units),
+            Self::Refund(Units(units)) => Asked::Refund(units),
+        }
+    }
+}
+
+impl Asked {
     fn write(self, cmd: &mut Cmd) {
         match self {
-            Self::Charge(Units(units)) | Self::Used(Units(units)) | Self::Refund(Units(units @ 0)) => {
-                cmd.arg(units)
-            }
-            Self::Refund(Units(units)) => cmd.arg(format!("-{units}")),
+            Self::Take(units) | Self::Charge(units) | Self::Refund(units @ 0) => cmd.arg(units),
+            Self::Refund(units) => cmd.arg(format!("-{units}")),
         };
-    }
-
-    fn taken(self) -> u64 {
-        0
-    }
-
-    fn refunded(self) -> u64 {
-        match self {
-            Self::Charge(_) | Self::Used(_) => 0,
-            Self::Refund(Units(units)) => units,
-        }
-    }
-
-    fn refunding_at_most(self, most: u64) -> Self {
-        match self {
-            Self::Charge(_) | Self::Used(_) => self,
-            Self::Refund(Units(units)) => Self::Refund(Units(units.min(most))),
-        }
     }
 }
 
@@ -276,15 +254,15 @@ impl<V: Verb> Several<V> {
         limit: impl Into<Limit>,
         quantity: V::Quantity,
     ) -> Self {
-        use sealed::Argument as _;
-        let limit = limit.into();
+        let (limit, asked) = (limit.into(), quantity.asked());
         if !self.shadow && self.join.is_none() {
             self.limits.push(limit);
         }
-        let Some(taken) = self.taken.as_ref().filter(|_| quantity.refunded() > 0) else {
-            return self.add(key, None, limit.word(), quantity.taken(), |cmd| {
+        let (Asked::Refund(units @ 1..), Some(taken)) = (asked, &self.taken) else {
+            let takes = if let Asked::Take(units) = asked { units } else { 0 };
+            return self.add(key, None, limit.word(), takes, |cmd| {
                 limit.write(cmd)?;
-                quantity.write(cmd);
+                asked.write(cmd);
                 Ok(())
             });
         };
@@ -293,9 +271,9 @@ impl<V: Verb> Several<V> {
         let reset = row.filter(|(_, reset_after)| *reset_after < Duration::MAX);
         let reset = reset.map(|(_, reset_after)| rounded_up(reset_after));
         self.add(key, reset, limit.word(), 0, |cmd| {
-            let (units, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
+            let (most, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
             limit.write(cmd)?;
-            quantity.refunding_at_most(units).write(cmd);
+            Asked::Refund(units.min(most)).write(cmd);
             Ok(())
         })
     }
@@ -494,10 +472,6 @@ impl Several<Peek> {
     pub fn lease(self, key: impl ToSingleRedisArg, places: Places, holder: impl ToSingleRedisArg) -> Self {
         self.with_lease(key, places, 1, holder)
     }
-}
-
-fn bytes(key: &impl ToSingleRedisArg) -> Vec<u8> {
-    key.to_redis_args().into_iter().next().unwrap_or_default()
 }
 
 impl Several<Settle> {

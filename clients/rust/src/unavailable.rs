@@ -1,11 +1,11 @@
 //! Decisions while the server is unavailable.
 
 use crate::local::check;
-use crate::{Answer, Decision, Limit, LocalLimiter, Quantity};
+use crate::{Answer, Decision, Limit, LocalLimiter, Quantity, lock};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use std::error::Error;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Returns whether an error means that no server can decide now, and that the same call can succeed later: no
@@ -152,16 +152,12 @@ impl Outage {
         &self.choice
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Decides whether this call is sent to the server. During an outage, one call per `ask_again` is sent.
     ///
     /// # Errors
     /// Returns the reason why the server is unavailable if the call is not sent.
     pub fn asks(&self) -> RedisResult<()> {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if let Some(error) = &known.error
             && known.asked.is_some_and(|asked| asked.elapsed() < self.ask_again)
         {
@@ -173,7 +169,7 @@ impl Outage {
 
     /// Records the answer to a call that was sent, and returns it.
     pub fn learn<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         match &answer {
             Err(error) if is_unavailable(error) => {
                 *known = Known { error: Some(error.clone()), asked: Some(Instant::now()) };

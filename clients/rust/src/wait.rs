@@ -1,5 +1,6 @@
 //! How long a call waits, and in which flow.
 
+use crate::bytes;
 use crate::limit::invalid;
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub struct Flow {
 impl Flow {
     /// Creates a flow with its present weight, which is 1 unless a call has set another one.
     pub fn new(name: impl ToSingleRedisArg) -> Self {
-        Self { name: name.to_redis_args().into_iter().next().unwrap_or_default(), weight: None }
+        Self { name: bytes(&name), weight: None }
     }
 
     /// Sets the weight of the flow relative to the others, from now on. Range: 1 to 1,000,000.

@@ -2,7 +2,7 @@
 
 use crate::call::{explained, giving_back};
 use crate::once::{self, Attempts};
-use crate::{Answer, MTake, Taken, Together, Wait};
+use crate::{Answer, MTake, Taken, Together, Wait, late, lock};
 use redis::aio::MultiplexedConnection;
 #[cfg(feature = "cluster")]
 use redis::cluster_routing::Slot;
@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResu
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -83,12 +83,8 @@ impl Node {
         Arc::new(Self { client, unused: Mutex::default() })
     }
 
-    fn unused(&self) -> MutexGuard<'_, Vec<Own>> {
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn connection(&self, config: &AsyncConnectionConfig) -> RedisResult<Own> {
-        let unused = self.unused().pop();
+        let unused = lock(&self.unused).pop();
         if let Some(own) = unused {
             return Ok(own);
         }
@@ -150,16 +146,16 @@ impl Node {
             && let Ok(Some(answer)) = answer
         {
             give_back(&mut own, &cmd, &answer, begun).await;
-            self.unused().push(own);
+            lock(&self.unused).push(own);
             return;
         }
         // The server may also have replied with an error of the call.
         let replied = answer.as_ref().err().is_none_or(|error: &RedisError| error.code().is_some());
         if replied {
-            self.unused().push(own);
+            lock(&self.unused).push(own);
         } else {
             // The unused connections are probably broken too.
-            self.unused().clear();
+            lock(&self.unused).clear();
         }
         // If the caller has been dropped, `Sent` gives the units back.
         let _: Result<(), _> = sender.send(answer);
@@ -178,7 +174,7 @@ impl Node {
             let mut unblock = redis::cmd("CLIENT");
             unblock.arg("UNBLOCK").arg(id).exec_async(&mut other.connection).await.ok()?;
             if let Ok(answer) = timeout(Duration::from_millis(10), &mut call).await {
-                self.unused().push(other);
+                lock(&self.unused).push(other);
                 return Some(answer);
             }
         }
@@ -220,7 +216,7 @@ impl Drop for Sent {
             runtime.spawn(async move {
                 if let Ok(mut own) = node.connection(&config).await {
                     give_back(&mut own, &cmd, &answer, begun).await;
-                    node.unused().push(own);
+                    lock(&node.unused).push(own);
                 }
             });
         }
@@ -284,8 +280,8 @@ impl Waiter {
                     let left = time.saturating_sub(passed).saturating_add(self.margin);
                     timeout(left, answer).await.unwrap_or_else(|_| {
                         // The unused connections to a frozen server are frozen too.
-                        self.server_of(&limiters).unused().clear();
-                        Err((ErrorKind::Io, "the server has not answered in time").into())
+                        lock(&self.server_of(&limiters).unused).clear();
+                        Err(late())
                     })
                 }
             };
@@ -301,7 +297,7 @@ impl Waiter {
         match &self.servers {
             Servers::One(server) => server.clone(),
             #[cfg(feature = "cluster")]
-            Servers::Cluster(nodes) => cluster::lock(nodes).of(slot(limiters)),
+            Servers::Cluster(nodes) => lock(nodes).of(slot(limiters)),
         }
     }
 

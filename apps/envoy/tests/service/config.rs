@@ -1,5 +1,6 @@
 //! The configuration reader.
 
+use crate::harness::{limits, rules};
 use redis_cell_client::{Fixed, FixedWindow, Limit, Places, Rate, Weekday};
 use redis_cell_envoy::config::{Bound, Config, Found};
 use redis_cell_envoy::proto::{Entry, RateLimitDescriptor};
@@ -93,52 +94,37 @@ fn the_most_specific_descriptor_of_each_level_decides() {
 
 #[test]
 fn a_wildcard_stands_anywhere_and_a_value_goes_before_it() {
-    let config = read(
-        "
-domain: paths
-descriptors:
-  - {key: path, value: /a/*/edit, rate_limit: {unit: hour, requests_per_unit: 1}}
-  - {key: path, value: /a/*, rate_limit: {unit: hour, requests_per_unit: 2}}
-  - {key: path, value: /a/b, rate_limit: {unit: hour, requests_per_unit: 3}}
-  - {key: path, value: '*x*y*', rate_limit: {unit: hour, requests_per_unit: 4}}
-  - {key: path, rate_limit: {unit: hour, requests_per_unit: 5}}
-  - {key: tail, value: '*.png', rate_limit: {unit: hour, requests_per_unit: 6}}
-  - {key: both, value: 'aa*aa', rate_limit: {unit: hour, requests_per_unit: 7}}
-",
-    );
-    for (path, expected) in [
-        ("/a/7/edit", 1),
-        ("/a//edit", 1),
-        ("/a/7/view", 2),
-        ("/a/", 2),
-        ("/a/b", 3),
-        ("xy", 4),
-        ("1x2y3", 4),
-        ("yx", 5),
-        ("", 5),
+    let config = read(&rules(&limits(
+        "path, value: /a/*/edit => 1; path, value: /a/* => 2; path, value: /a/b => 3; \
+         path, value: '*x*y*' => 4; path => 5; tail, value: '*.png' => 6; both, value: 'aa*aa' => 7",
+    )));
+    for (descriptor, expected) in [
+        ("path=/a/7/edit", Some(1)),
+        ("path=/a//edit", Some(1)),
+        ("path=/a/7/view", Some(2)),
+        ("path=/a/", Some(2)),
+        ("path=/a/b", Some(3)),
+        ("path=xy", Some(4)),
+        ("path=1x2y3", Some(4)),
+        ("path=yx", Some(5)),
+        ("path=", Some(5)),
+        ("tail=a.png", Some(6)),
+        ("tail=a.jpg", None),
+        ("both=aaaa", Some(7)),
+        ("both=aaa", None),
     ] {
-        assert_eq!(count(&config, "paths", &format!("path={path}")), Some(expected), "{path}");
+        assert_eq!(count(&config, "d", descriptor), expected, "{descriptor}");
     }
-    assert_eq!(count(&config, "paths", "tail=a.png"), Some(6));
-    assert_eq!(count(&config, "paths", "tail=a.jpg"), None);
-    assert_eq!(count(&config, "paths", "both=aaaa"), Some(7));
-    assert_eq!(count(&config, "paths", "both=aaa"), None);
 }
 
 #[test]
 fn each_value_has_its_own_key_unless_a_wildcard_shares_it() {
-    let config = read(
-        "
-domain: files
-descriptors:
-  - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}
-  - {key: file, value: own/*, rate_limit: {unit: hour, requests_per_unit: 1}}
-",
-    );
-    let key = |text: &str| find(&config, "files", text).unwrap().key;
-    assert_eq!(key("file=pub/a"), "{files};file=pub/*|fixed:hour");
+    let text = limits("file, value: pub/*, share_threshold: true => 1; file, value: own/* => 1");
+    let config = read(&rules(&text));
+    let key = |text: &str| find(&config, "d", text).unwrap().key;
+    assert_eq!(key("file=pub/a"), "{d};file=pub/*|fixed:year");
     assert_eq!(key("file=pub/a"), key("file=pub/b"));
-    assert_eq!(key("file=own/a"), "{files};file=own/a|fixed:hour");
+    assert_eq!(key("file=own/a"), "{d};file=own/a|fixed:year");
     assert_ne!(key("file=own/a"), key("file=own/b"));
 }
 
@@ -249,21 +235,14 @@ fn units_and_algorithms_become_limits() {
 
 #[test]
 fn values_are_read_as_they_are_written() {
-    let config = read(
-        "
-domain: 'd'
-descriptors:
-  - {key: code, value: 007, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: code, value: \"7\", rate_limit: {unit: day, requests_per_unit: 2}}
-  - {key: code, value: true, rate_limit: {unit: day, requests_per_unit: 3}, shadow_mode: yes}
-  - {key: code, value: ~, rate_limit: {unit: day, requests_per_unit: 4}}
-",
-    );
-    assert_eq!(count(&config, "d", "code=007"), Some(1));
-    assert_eq!(count(&config, "d", "code=7"), Some(2));
-    assert_eq!(count(&config, "d", "code=true"), Some(3));
+    let config = read(&rules(&limits(
+        "code, value: 007 => 1; code, value: \"7\" => 2; code, value: true, shadow_mode: yes => 3; \
+         code, value: ~ => 4",
+    )));
+    for (descriptor, expected) in [("code=007", 1), ("code=7", 2), ("code=true", 3), ("code=null", 4)] {
+        assert_eq!(count(&config, "d", descriptor), Some(expected), "{descriptor}");
+    }
     assert!(find(&config, "d", "code=true").unwrap().rule.shadow);
-    assert_eq!(count(&config, "d", "code=null"), Some(4));
 }
 
 #[test]
@@ -287,23 +266,25 @@ fn what_is_not_known_is_an_error_with_its_line_and_key() {
             )
         );
     }
-    let text = errors(&limited("units: day, requests_per_unit: 5"));
-    assert!(text.contains("a.yaml:4: descriptors[0].rate_limit.units: unknown key 'units'"), "{text}");
+    for (key, limit) in [
+        ("units", "units: day, requests_per_unit: 5"),
+        ("replaces[0].named", "unit: day, requests_per_unit: 5, replaces: [{named: a}]"),
+        ("shadow_mode", "unit: day, requests_per_unit: 5, shadow_mode: true"),
+    ] {
+        let text = errors(&limited(limit));
+        assert!(text.contains(&format!("a.yaml:4: descriptors[0].rate_limit.{key}: unknown key")), "{text}");
+    }
     let text = errors("domains: d\ndescriptor: []\n");
     let expected =
         ["a.yaml:1: domains: unknown key", "a.yaml:1: the file has no domain", "a.yaml:2: descriptor: "];
     for (line, expected) in text.lines().zip(expected) {
         assert!(line.starts_with(expected), "{text}");
     }
-    let text = errors(&limited("unit: day, requests_per_unit: 5, replaces: [{named: a}]"));
-    assert!(text.contains("a.yaml:4: descriptors[0].rate_limit.replaces[0].named: unknown key"), "{text}");
-    let text = errors(&limited("unit: day, requests_per_unit: 5, shadow_mode: true"));
-    assert!(text.starts_with("a.yaml:4: descriptors[0].rate_limit.shadow_mode: unknown key"), "{text}");
-    assert_eq!(
-        errors("domain: d\nlimits: []\n"),
-        "a.yaml:2: limits: unknown key 'limits'; known here are domain, descriptors, hash_tag"
-    );
     for (text, expected) in [
+        (
+            "domain: d\nlimits: []\n",
+            "a.yaml:2: limits: unknown key 'limits'; known here are domain, descriptors, hash_tag",
+        ),
         ("descriptors:\n  - key: k\n", "a.yaml:1: the file has no domain"),
         ("domain: ''\n", "a.yaml:1: the file has no domain"),
         ("[1]: d\n", "a.yaml:1: a key must be a text"),
@@ -466,15 +447,11 @@ fn an_empty_document_at_the_end_is_no_document() {
 
 #[test]
 fn files_of_a_domain_agree_about_its_hash_tag() {
-    let rule = |key: &str, tag: &str| {
-        format!(
-            "domain: d\n{tag}descriptors:\n  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n"
-        )
-    };
+    let rule = |key: &str, tag: &str| rules(&limits(&format!("{key} => 1"))).replacen('\n', tag, 1);
     let both = |one: &str, other: &str| Config::read(&files(&[&rule("a", one), &rule("b", other)]), true);
-    let config = both("", "hash_tag: none\n").unwrap();
-    assert_eq!(find(&config, "d", "a=1").unwrap().key, "d;a=1|fixed:day");
-    let problems = both("hash_tag: first_entry\n", "hash_tag: none\n").unwrap_err();
+    let config = both("\n", "\nhash_tag: none\n").unwrap();
+    assert_eq!(find(&config, "d", "a=1").unwrap().key, "d;a=1|fixed:year");
+    let problems = both("\nhash_tag: first_entry\n", "\nhash_tag: none\n").unwrap_err();
     assert_eq!(
         lines(&problems),
         "b.yaml:2: hash_tag: another file says another one for the domain 'd', which begins in a.yaml:1"
@@ -497,12 +474,7 @@ fn values_in_levels_without_end_are_an_error() {
 
 #[test]
 fn a_domain_is_in_one_file_unless_files_are_merged() {
-    let rule = |key: &str| {
-        format!(
-            "domain: d\ndescriptors:\n  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n"
-        )
-    };
-    let (first, second) = (rule("a"), rule("b"));
+    let [first, second] = ["a => 1", "b => 1"].map(|limit| rules(&limits(limit)));
     let both = files(&[&first, &second]);
     let problems = Config::read(&both, false).unwrap_err();
     assert_eq!(lines(&problems), "b.yaml:1: domain: duplicate domain 'd', which is in a.yaml:1");

@@ -1,6 +1,6 @@
 //! The dashboard for Grafana: each of its queries runs in a real Prometheus that scrapes the service.
 
-use crate::common::Server;
+use crate::common::{Server, free_port};
 use crate::harness::{Process, Service, get};
 use crate::operation::monitoring;
 use redis_cell_envoy::proto::RateLimitRequest;
@@ -65,13 +65,10 @@ fn is_drawn(port: u16, expr: &str, legend: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_query_of_the_dashboard_is_answered() {
     let server = Server::start();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let unused = format!("127.0.0.1:{}", nobody.local_addr().unwrap().port());
-    drop(nobody);
     let services = [
         Service::start(&server, RULES),
         Service::with(&server, RULES, &[("SHADOW_MODE", "true")]),
-        Service::at(&unused, RULES, &[("SERVER_UNAVAILABLE", "open")]),
+        Service::at(&format!("127.0.0.1:{}", free_port()), RULES, &[("SERVER_UNAVAILABLE", "open")]),
     ];
     let (_process, port) = prometheus(&services.each_ref().map(|service| service.http));
 

@@ -1,28 +1,15 @@
 //! Decisions of the service by gRPC, with a real server for the limiters.
 
 use crate::common::Server;
-use crate::harness::{Client, Service, back, descriptor, is_ok, request, row, rows, rules, with_hits};
+use crate::harness::{Service, back, descriptor, is_ok, limits, request, row, rows, rules, start, with_hits};
 use prost_types::value::Kind;
 use redis_cell_envoy::proto::{Code, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 
-/// A server, the service with these rules of a domain `d`, and a client.
-async fn start(lines: &str, settings: &[(&str, &str)]) -> (Server, Service, Client) {
-    let server = Server::start();
-    let service = Service::with(&server, &rules(lines), settings);
-    let client = service.client().await;
-    (server, service, client)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn all_descriptors_of_a_request_are_charged_or_none() {
-    let (server, _service, client) = start(
-        "  - {key: narrow, rate_limit: {unit: hour, requests_per_unit: 2}}
-  - {key: wide, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: gcra, rate_limit: {unit: day, requests_per_unit: 10, algorithm: gcra}}
-",
-        &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")], // which would be a call
-    )
-    .await;
+    let settings = [("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")]; // which would be a call
+    let rules = limits("narrow => 2; wide => 10; gcra => 10, algorithm: gcra");
+    let (server, _service, client) = start(&rules, &settings).await;
     let all = || ["wide=1", "narrow=1", "gcra=1", "unknown=1"].map(descriptor).to_vec();
     for left in [1, 0] {
         let response = client.ask(all()).await;
@@ -35,9 +22,9 @@ async fn all_descriptors_of_a_request_are_charged_or_none() {
         assert!(!is_ok(&response));
         assert_eq!(rows(&response), [(true, 8), (false, 0), (true, 8), (true, 0)]);
         let limit = response.statuses[1].current_limit.as_ref().unwrap();
-        assert_eq!((limit.requests_per_unit, limit.unit), (2, i32::from(Unit::Hour)));
+        assert_eq!((limit.requests_per_unit, limit.unit), (2, i32::from(Unit::Year)));
         let wait = response.statuses[1].duration_until_reset.unwrap().seconds;
-        assert!((1..=3_600).contains(&wait), "{wait}");
+        assert!((1..=366 * 86_400).contains(&wait), "{wait}");
     }
     // Five requests of four descriptors were five calls.
     let calls = server.connect().text("INFO commandstats");
@@ -47,13 +34,7 @@ async fn all_descriptors_of_a_request_are_charged_or_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_are_those_of_the_descriptor_or_of_the_request() {
-    let (_server, _service, client) = start(
-        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: other, rate_limit: {unit: hour, requests_per_unit: 100}}
-",
-        &[],
-    )
-    .await;
+    let (_server, _service, client) = start(&limits("k => 10; other => 100"), &[]).await;
     let request = |hits_addend, descriptors| RateLimitRequest { hits_addend, ..request(descriptors) };
     let response = client.send(request(3, vec![descriptor("k=1"), with_hits("other=1", 5)])).await.unwrap();
     assert_eq!(rows(&response), [(true, 7), (true, 95)]);
@@ -68,7 +49,7 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
     // More than any limit, and more than an integer of the server.
     let response = client.send(request(0, vec![with_hits("k=2", u64::MAX)])).await.unwrap();
     assert_eq!(rows(&response), [(false, 10)]);
-    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3_600);
+    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 365 * 86_400);
     // Refused for itself, so that nothing else is charged.
     let response = client.send(request(0, vec![descriptor("k=2")])).await.unwrap();
     assert_eq!(row(&response.statuses[0]), (true, 9));
@@ -76,15 +57,8 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
-    let (_server, mut service, client) = start(
-        "  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}
-  - {key: b, rate_limit: {unit: year, requests_per_unit: 10}}
-  - {key: debt, rate_limit: {unit: year, requests_per_unit: 10, overdraft: true}}
-  - {key: hot, rate_limit: {unit: year, requests_per_unit: 10, batch: 5}}
-",
-        &[],
-    )
-    .await;
+    let rules = limits("a => 2; b => 10; debt => 10, overdraft: true; hot => 10, batch: 5");
+    let (_server, mut service, client) = start(&rules, &[]).await;
     let asked = async |descriptors| rows(&client.ask(descriptors).await);
     let one = |text: &str| with_hits(text, 1);
     for (descriptors, expected) in [
@@ -109,35 +83,26 @@ async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_in_shadow_mode_refuses_nothing_and_says_so() {
-    let (_server, service, client) = start(
-        "  - {key: new, rate_limit: {unit: hour, requests_per_unit: 2}, shadow_mode: true}
-  - {key: old, rate_limit: {unit: hour, requests_per_unit: 4}}
-  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}, shadow_mode: true}
-",
-        &[],
-    )
-    .await;
+    let rules = limits("new, shadow_mode: true => 2; old => 4; none, shadow_mode: true => 0");
+    let (_server, service, client) = start(&rules, &[]).await;
     assert_eq!(client.admitted(6, &["new=1", "old=1"]).await, 4);
     assert_eq!(client.admitted(3, &["none=1", "old=2"]).await, 3);
-    let metrics = service.get("/metrics").1;
-    for line in [
-        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"new\"} 6",
-        "ratelimit_service_rate_limit_shadow_mode{domain=\"d\",key1=\"new\"} 4",
-        "ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"old\"} 2",
-        "ratelimit_service_rate_limit_within_limit{domain=\"d\",key1=\"old\"} 7",
-        "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"old\"} 1",
-        "ratelimit_service_rate_limit_shadow_mode{domain=\"d\",key1=\"none\"} 3",
-        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 9",
-        "ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"} 9",
-    ] {
-        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
-    }
+    let counts = r#"
+        rate_limit_total_hits{domain="d",key1="new"} 6
+        rate_limit_shadow_mode{domain="d",key1="new"} 4
+        rate_limit_over_limit{domain="d",key1="old"} 2
+        rate_limit_within_limit{domain="d",key1="old"} 7
+        rate_limit_near_limit{domain="d",key1="old"} 1
+        rate_limit_shadow_mode{domain="d",key1="none"} 3
+        total_requests{grpc_method="ShouldRateLimit"} 9
+        response_time_seconds_count{grpc_method="ShouldRateLimit"} 9
+    "#;
+    service.assert_counts(counts);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_global_shadow_mode_admits_everything_and_shows_what_is_over() {
-    let text = "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n";
-    let (_server, service, client) = start(text, &[("SHADOW_MODE", "true")]).await;
+    let (_server, service, client) = start(&limits("k => 1"), &[("SHADOW_MODE", "true")]).await;
     assert_eq!(client.admitted(3, &["k=1"]).await, 3);
     let response = client.ask(vec![descriptor("k=1")]).await;
     assert_eq!((response.overall_code, row(&response.statuses[0])), (i32::from(Code::Ok), (false, 0)));
@@ -146,16 +111,11 @@ async fn the_global_shadow_mode_admits_everything_and_shows_what_is_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_with_quota_mode_refuse_only_together() {
-    let (_server, _service, client) = start(
-        "  - {key: s, value: one, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1},
-     metadata: {pool: {name: one, rank: 1}}}
-  - {key: s, value: two, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2},
-     metadata: {pool: {name: two, spare: true}}}
-  - {key: user, rate_limit: {unit: hour, requests_per_unit: 5}}
-",
-        &[("RESPONSE_DYNAMIC_METADATA", "true")],
-    )
-    .await;
+    let rules = limits(
+        "s, value: one, quota_mode: true, metadata: {pool: {name: one, rank: 1}} => 1; \
+         s, value: two, quota_mode: true, metadata: {pool: {name: two, spare: true}} => 2; user => 5",
+    );
+    let (_server, _service, client) = start(&rules, &[("RESPONSE_DYNAMIC_METADATA", "true")]).await;
     let all = || ["s=one", "s=two", "user=1"].map(descriptor).to_vec();
     let pool = |response: &redis_cell_envoy::proto::RateLimitResponse| {
         let fields = &response.dynamic_metadata.as_ref().unwrap().fields;
@@ -185,15 +145,12 @@ async fn rules_with_quota_mode_refuse_only_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_rules_that_limit_the_request_refuse_it_by_quota() {
-    let (_server, _service, client) = start(
-        "  - {key: one, quota_mode: true, rate_limit: {name: one, unit: hour, requests_per_unit: 1}}
-  - {key: free, quota_mode: true, rate_limit: {unlimited: true}}
-  - {key: other, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: two, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, replaces: [{name: one}]}}
-",
-        &[],
-    )
-    .await;
+    let rules = limits(
+        "one, quota_mode: true => 1, name: one; other => 10; \
+         two, quota_mode: true => 1, replaces: [{name: one}]",
+    );
+    let free = "  - {key: free, quota_mode: true, rate_limit: {unlimited: true}}\n";
+    let (_server, _service, client) = start(&(rules + free), &[]).await;
     // A rule without a limit, and a rule that is replaced, do not admit what the others of their kind refuse.
     assert_eq!(client.admitted(4, &["one=1", "free=1", "other=1"]).await, 1);
     assert_eq!(client.admitted(4, &["one=2", "two=2", "other=2"]).await, 1);
@@ -207,13 +164,7 @@ async fn only_rules_that_limit_the_request_refuse_it_by_quota() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_quota_mode_for_all_rules_a_descriptor_without_a_rule_admits() {
-    let (_server, _service, client) = start(
-        "  - {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}
-  - {key: other, rate_limit: {unit: hour, requests_per_unit: 3}}
-",
-        &[("QUOTA_MODE", "true")],
-    )
-    .await;
+    let (_server, _service, client) = start(&limits("one => 1; other => 3"), &[("QUOTA_MODE", "true")]).await;
     assert_eq!(client.admitted(4, &["one=1"]).await, 1);
     assert_eq!(client.admitted(5, &["one=2", "other=2"]).await, 3);
     assert_eq!(client.admitted(5, &["one=3", "unknown=3"]).await, 5);
@@ -221,17 +172,12 @@ async fn with_quota_mode_for_all_rules_a_descriptor_without_a_rule_admits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_what_the_reference_counts() {
-    let (_server, service, client) = start(
-        "  - {key: tenth, rate_limit: {unit: hour, requests_per_unit: 100}}
-  - {key: old, rate_limit: {name: old, unit: hour, requests_per_unit: 10}}
-  - {key: new, rate_limit: {unit: hour, requests_per_unit: 10, replaces: [{name: old}]}}
-  - {key: long, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: empty, value_to_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: burst, rate_limit: {unit: hour, requests_per_unit: 100, algorithm: gcra, burst: 10}}
-",
-        &[],
-    )
-    .await;
+    let rules = limits(
+        "tenth => 100; old => 10, name: old; new => 10, replaces: [{name: old}]; \
+         long, detailed_metric: true => 10; empty, value_to_metric: true => 10; \
+         burst => 100, algorithm: gcra, burst: 10",
+    );
+    let (_server, service, client) = start(&rules, &[]).await;
     // Of 15 hits after 70, five are near the limit, which begins at 80.
     client.ask(vec![with_hits("tenth=1", 70)]).await;
     client.ask(vec![with_hits("tenth=1", 15)]).await;
@@ -248,32 +194,25 @@ async fn metrics_count_what_the_reference_counts() {
     }
     assert!(client.of("e").admits(&["k=1"]).await);
     let metrics = service.get("/metrics").1;
-    for line in [
-        "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"tenth\"} 7",
-        "ratelimit_service_rate_limit_within_limit{domain=\"d\",key1=\"tenth\"} 87",
-        "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"burst\"} 1",
-        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"new\"} 1",
-        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"empty\"} 1",
-        "ratelimit_service_rate_limit_total_hits{domain=\"d\"} 1",
-        "ratelimit_service_domain_not_found 1",
-        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 10",
-        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 2",
-    ] {
-        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
-    }
+    let counts = r#"
+        rate_limit_near_limit{domain="d",key1="tenth"} 7
+        rate_limit_within_limit{domain="d",key1="tenth"} 87
+        rate_limit_near_limit{domain="d",key1="burst"} 1
+        rate_limit_total_hits{domain="d",key1="new"} 1
+        rate_limit_total_hits{domain="d",key1="empty"} 1
+        rate_limit_total_hits{domain="d"} 1
+        domain_not_found 1
+        total_requests{grpc_method="ShouldRateLimit"} 10
+        should_rate_limit_error{err_type="service_error"} 2
+    "#;
+    service.assert_counts(counts);
     // A replaced rule has no hits.
     assert!(!metrics.contains("key1=\"old\""), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn descriptors_of_one_limiter_are_one_decision() {
-    let (_server, _service, client) = start(
-        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
-  - {key: call, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: lease}}
-",
-        &[],
-    )
-    .await;
+    let (_server, _service, client) = start(&limits("k => 10; call => 2, algorithm: lease"), &[]).await;
     client.ask(vec![with_hits("k=1", 5)]).await;
     // Hits that are given back and hits that are charged are one difference.
     let response = client.ask(vec![back("k=1", 3), with_hits("k=1", 4)]).await;
@@ -290,8 +229,7 @@ async fn descriptors_of_one_limiter_are_one_decision() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_with_many_descriptors_takes_no_time_per_pair() {
-    let (_server, _service, client) =
-        start("  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}\n", &[]).await;
+    let (_server, _service, client) = start(&limits("none => 0"), &[]).await;
     let many: Vec<_> = (0..40_000).map(|index| descriptor(&format!("none={index}"))).collect();
     let response = client.ask(many);
     let response = tokio::time::timeout(std::time::Duration::from_secs(60), response).await.unwrap();
@@ -300,8 +238,7 @@ async fn a_request_with_many_descriptors_takes_no_time_per_pair() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_bring_its_limit_along() {
-    let (_server, _service, client) =
-        start("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n", &[]).await;
+    let (_server, _service, client) = start(&limits("k => 1"), &[]).await;
     let limit =
         |requests_per_unit, unit: Unit| Some(RateLimitOverride { requests_per_unit, unit: unit.into() });
     let with = |limit| RateLimitDescriptor { limit, ..descriptor("user=1") };
@@ -318,20 +255,15 @@ async fn a_request_can_bring_its_limit_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_have_algorithms_of_any_kind() {
-    let mut text = String::new();
-    for kind in ["fixed", "gcra", "window", "log", "bucket", "funnel"] {
-        let limit = format!("{{unit: day, requests_per_unit: 3, algorithm: {kind}}}");
-        text = format!("{text}  - {{key: {kind}, rate_limit: {limit}}}\n");
-    }
-    text.push_str(
-        "  - {key: burst, rate_limit: {unit: day, requests_per_unit: 100, algorithm: gcra, burst: 2}}\n",
+    let kinds = ["fixed", "gcra", "window", "log", "bucket", "funnel"];
+    let mut rules = limits("burst => 100, algorithm: gcra, burst: 2");
+    rules.extend(kinds.map(|kind| limits(&format!("{kind} => 3, algorithm: {kind}"))));
+    rules.push_str(
+        "  - {key: month, rate_limit: {unit: month, requests_per_unit: 3, from: 15, utc_offset: '+01:00'}}
+  - {key: five, rate_limit: {unit: minute, unit_multiplier: 5, requests_per_unit: 3}}\n",
     );
-    text.push_str(
-        "  - {key: month, rate_limit: {unit: month, requests_per_unit: 3, from: 15, utc_offset: '+01:00'}}\n",
-    );
-    text.push_str("  - {key: five, rate_limit: {unit: minute, unit_multiplier: 5, requests_per_unit: 3}}\n");
-    let (_server, _service, client) = start(&text, &[]).await;
-    for kind in ["fixed", "gcra", "window", "log", "bucket", "funnel", "month", "five"] {
+    let (_server, _service, client) = start(&rules, &[]).await;
+    for kind in kinds.into_iter().chain(["month", "five"]) {
         assert_eq!(client.admitted(5, &[&format!("{kind}=1")]).await, 3, "{kind}");
         // A refusal says when the next one would be admitted.
         let response = client.ask(vec![descriptor(&format!("{kind}=1"))]).await;
@@ -339,21 +271,15 @@ async fn rules_have_algorithms_of_any_kind() {
     }
     assert_eq!(client.admitted(5, &["burst=1"]).await, 2);
     // All of them in one call.
-    let all: Vec<String> = ["fixed", "gcra", "window", "log", "bucket", "funnel", "month"]
-        .map(|kind| format!("{kind}=2"))
-        .into();
-    let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    assert_eq!(client.admitted(5, &all).await, 3);
+    let all = kinds.map(|kind| format!("{kind}=2"));
+    assert_eq!(client.admitted(5, &all.each_ref().map(String::as_str)).await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ban_refuses_everything_until_it_is_over() {
-    let (server, _service, client) = start(
-        "  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}
-  - {key: forever, rate_limit: {unit: year, requests_per_unit: 1, ban: 36500d}}\n",
-        &[("RETRY_AFTER_HEADER", "Retry-After")],
-    )
-    .await;
+    let rules = "  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}\n".to_owned();
+    let rules = rules + &limits("forever => 1, ban: 36500d");
+    let (server, _service, client) = start(&rules, &[("RETRY_AFTER_HEADER", "Retry-After")]).await;
     // The window may end in between: the ban begins with the first refusal in any case.
     let mut admitted = 0;
     while client.admits(&["login=eve"]).await {
@@ -381,11 +307,8 @@ async fn a_refusal_stands_when_its_ban_cannot_begin() {
     let server = Server::start();
     let mut admin = server.connect();
     admin.call("ACL SETUSER limits on >secret ~* +@all -cl.pause");
-    let mut service = Service::with(
-        &server,
-        &rules("  - {key: login, rate_limit: {unit: year, requests_per_unit: 2, ban: 1h}}\n"),
-        &[("REDIS_AUTH", "limits:secret"), ("SERVER_UNAVAILABLE", "open")],
-    );
+    let settings = [("REDIS_AUTH", "limits:secret"), ("SERVER_UNAVAILABLE", "open")];
+    let mut service = Service::with(&server, &rules(&limits("login => 2, ban: 1h")), &settings);
     let client = service.client().await;
     assert_eq!(client.admitted(9, &["login=eve"]).await, 2);
     service.process.logged("a ban has not begun");
@@ -394,14 +317,8 @@ async fn a_refusal_stands_when_its_ban_cannot_begin() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn places_are_held_by_requests_until_they_are_given_back() {
-    let (_server, _service, client) = start(
-        "  - key: pool
-    descriptors:
-      - {key: request, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: lease}}
-",
-        &[],
-    )
-    .await;
+    let rules = format!("  - key: pool\n    descriptors:\n    {}", limits("request => 2, algorithm: lease"));
+    let (_server, _service, client) = start(&rules, &[]).await;
     assert!(client.admits(&["pool=a,request=1"]).await);
     assert!(client.admits(&["pool=a,request=2"]).await);
     assert!(!client.admits(&["pool=a,request=3"]).await);
@@ -413,13 +330,9 @@ async fn places_are_held_by_requests_until_they_are_given_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_have_headers_of_their_own() {
-    let (_server, _service, client) = start(
-        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1, headers: {X-Plan: free}}}
-  - {key: wide, rate_limit: {unit: hour, requests_per_unit: 5}}
-",
-        &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "x-limit")],
-    )
-    .await;
+    let settings = [("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "x-limit")];
+    let rules = limits("k => 1, headers: {X-Plan: free}; wide => 5");
+    let (_server, _service, client) = start(&rules, &settings).await;
     let headers = async || {
         let response = client.ask(vec![descriptor("wide=1"), descriptor("k=1")]).await;
         let headers = response.response_headers_to_add.into_iter();
@@ -440,12 +353,7 @@ const NOBODY: &str = "127.0.0.1:1";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_setting_decides_whatever_the_server_lacks() {
-    let text = rules(
-        "  - {key: k, rate_limit: {unit: year, requests_per_unit: 4}}
-  - {key: hot, rate_limit: {unit: year, requests_per_unit: 4, batch: 2}}
-  - {key: none, rate_limit: {unit: year, requests_per_unit: 0}}
-",
-    );
+    let text = rules(&limits("k => 4; hot => 4, batch: 2; none => 0"));
     let bare = crate::common::Options::new().without_module().start();
     let server = Server::start();
     server.connect().call("ACL SETUSER limits on >secret ~* +@all -cl.mtake");
@@ -484,15 +392,10 @@ async fn the_setting_decides_whatever_the_server_lacks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
-    let text = rules(
-        "  - {key: wide, rate_limit: {unit: year, requests_per_unit: 10}}
-  - {key: narrow, rate_limit: {unit: year, requests_per_unit: 2, algorithm: gcra}}
-  - {key: none, rate_limit: {unit: year, requests_per_unit: 0}}
-  - {key: new, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
-  - {key: s, value: one, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
-  - {key: s, value: two, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
-",
-    );
+    let text = rules(&limits(
+        "wide => 10; narrow => 2, algorithm: gcra; none => 0; new, shadow_mode: true => 1; \
+         s, value: one, quota_mode: true => 1; s, value: two, quota_mode: true => 2",
+    ));
     let settings = [("SERVER_UNAVAILABLE", "local"), ("REDIS_TIMEOUT", "200ms")];
     let service = Service::at(NOBODY, &text, &settings);
     let client = service.client().await;
@@ -520,8 +423,7 @@ async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
 async fn a_server_without_the_module_decides_by_the_function_library() {
     let server = crate::common::Options::new().without_module().start();
     crate::common::load_functions(&mut server.connect(), &crate::common::FUNCTIONS);
-    let service =
-        Service::start(&server, &rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 3}}\n"));
+    let service = Service::start(&server, &rules(&limits("k => 3")));
     let client = service.client().await;
     assert_eq!(client.admitted(5, &["k=1"]).await, 3);
     assert!(client.ask(vec![descriptor("k=2")]).await.statuses[0].duration_until_reset.unwrap().seconds > 0);

@@ -156,6 +156,15 @@ impl Service {
         get(self.http, path, &[])
     }
 
+    /// Fails unless the metrics of the service have all of these lines.
+    pub fn assert_counts(&self, lines: &str) {
+        let metrics = self.get("/metrics").1;
+        for line in lines.trim().lines() {
+            let line = format!("ratelimit_service_{}", line.trim());
+            assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+        }
+    }
+
     /// Sends a body by POST: the status, and the body of the response.
     pub fn post(&self, path: &str, body: &str) -> (u16, String) {
         let (status, text) = exchange(self.http, &format!("POST {path}"), &[], body);
@@ -278,6 +287,23 @@ pub fn is_ok(response: &RateLimitResponse) -> bool {
 /// The rules of a domain `d`.
 pub fn rules(lines: &str) -> String {
     format!("domain: d\ndescriptors:\n{lines}")
+}
+
+/// Limits of a number of requests a year, written `key => number; key => number`, both perhaps with options.
+pub fn limits(text: &str) -> String {
+    let line = |rule: &str| {
+        let (key, limit) = rule.split_once(" => ").unwrap();
+        format!("  - {{key: {key}, rate_limit: {{unit: year, requests_per_unit: {limit}}}}}\n")
+    };
+    text.split("; ").map(line).collect()
+}
+
+/// A server, the service with these rules of the domain `d`, and a client.
+pub async fn start(lines: &str, settings: &[(&str, &str)]) -> (Server, Service, Client) {
+    let server = Server::start();
+    let service = Service::with(&server, &rules(lines), settings);
+    let client = service.client().await;
+    (server, service, client)
 }
 
 /// Whether the status admits, and what remains.

@@ -1,7 +1,7 @@
 //! The image of the service. Its test runs where there is an engine: in the stage `shipping` of
 //! scripts/test.sh.
 
-use crate::common::{Container, Server, docker, run, wait_until};
+use crate::common::{Container, Server, docker, free_port, run, wait_until};
 use crate::harness::{Service, get};
 use crate::proxy::example;
 use std::fs;
@@ -53,8 +53,4 @@ async fn the_image_decides_and_is_healthy() {
     docker(&["stop", "-t", "60", container.name()]).unwrap();
     let code = docker(&["inspect", "--format", "{{.State.ExitCode}}", container.name()]).unwrap();
     assert_eq!(code, "0");
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

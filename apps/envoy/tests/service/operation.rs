@@ -1,7 +1,7 @@
 //! The service in operation: reloads, health, reflection, and its end.
 
-use crate::common::{Server, wait_until};
-use crate::harness::{Service, command, descriptor, is_ok, number};
+use crate::common::{Server, until};
+use crate::harness::{Service, command, descriptor, is_ok, limits, number, rules, start};
 use crate::servers::certificate;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -16,17 +16,15 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 fn rule(key: &str, count: u32) -> String {
-    format!(
-        "domain: d\ndescriptors:\n  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: {count}}}}}\n"
-    )
+    rules(&limits(&format!("{key} => {count}")))
 }
 
 fn wait_for_loads(service: &Service, loaded: u64, failed: u64) {
-    wait_until("a reload", || {
-        let seen = service.loads();
-        if seen == (loaded, failed) { Ok(()) } else { Err(format!("{seen:?}")) }
-    });
+    until("a reload", (loaded, failed), || service.loads());
 }
+
+/// A request for `k=1` in JSON.
+const REQUEST: &str = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#;
 
 /// A request of Envoy with the bytes of a header, which need not be UTF-8.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -53,9 +51,7 @@ struct RawEntry {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_that_are_no_utf_8_are_limited_each_by_itself() {
-    let server = Server::start();
-    let service = Service::start(&server, &rule("k", 2));
-    let client = service.client().await;
+    let (_server, _service, client) = start(&limits("k => 2"), &[]).await;
     for value in [&b"\xff"[..], b"\xfe", b"a\x80b", b"\xc3", "\u{fffd}".as_bytes()] {
         let mut admitted = 0;
         for _ in 0..4 {
@@ -69,9 +65,7 @@ async fn values_that_are_no_utf_8_are_limited_each_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
-    let server = Server::start();
-    let mut service = Service::start(&server, &rule("k", 2));
-    let client = service.client().await;
+    let (_server, mut service, client) = start(&limits("k => 2"), &[]).await;
     assert_eq!(client.admitted(3, &["k=1"]).await, 2);
     service.write(&rule("k", 5));
     wait_for_loads(&service, 2, 0);
@@ -82,9 +76,9 @@ async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
     let logged = service.process.logged("rules.yaml:3: descriptors[0].rate_limit.requestsperunit: ");
     assert!(logged.starts_with("unknown key 'requestsperunit'"), "{logged}");
     assert_eq!(client.admitted(7, &["k=2"]).await, 5);
-    assert!(service.get("/rlconfig").1.contains("d.k: unit=DAY requests_per_unit=5"));
+    assert!(service.get("/rlconfig").1.contains("d.k: unit=YEAR requests_per_unit=5"));
     // Another kind of limiter has another key, so no state of the old kind is in its way.
-    service.write(&rule("k", 5).replace("day", "day, algorithm: gcra"));
+    service.write(&rule("k", 5).replace("year", "year, algorithm: gcra"));
     wait_for_loads(&service, 3, 1);
     assert_eq!(client.admitted(7, &["k=2"]).await, 5);
     // A second file, and a file less.
@@ -150,14 +144,8 @@ async fn health_is_told_by_http_and_grpc() {
         assert_eq!(service.get("/healthcheck").0, expected, "{name}={value}");
     }
     let service = Service::with(&server, &rule("k", 1), &settings);
-    let wait_for = |healthy: bool| {
-        let expected = if healthy { 200 } else { 500 };
-        wait_until("the health", || match service.get("/healthcheck") {
-            (status, _) if status == expected => Ok(()),
-            (status, text) => Err(format!("{status} {text}")),
-        });
-    };
-    wait_for(true);
+    let wait_for = |status: u16| until("the health", status, || service.get("/healthcheck").0);
+    wait_for(200);
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut health = HealthClient::new(channel.connect().await.unwrap());
     // The reference calls itself `ratelimit`.
@@ -169,12 +157,7 @@ async fn health_is_told_by_http_and_grpc() {
     let watch = health.watch(Request::new(HealthCheckRequest::default()));
     let mut changes = watch.await.unwrap().into_inner();
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = |expected: &[i32]| {
-        wait_until("the change", || match seen.lock().unwrap().as_slice() {
-            told if told == expected => Ok(()),
-            told => Err(format!("{told:?}")),
-        });
-    };
+    let told = |expected: &[i32]| until("the change", expected.to_vec(), || seen.lock().unwrap().clone());
     let sees = Arc::clone(&seen);
     tokio::spawn(async move {
         while let Ok(Some(change)) = changes.message().await {
@@ -182,20 +165,19 @@ async fn health_is_told_by_http_and_grpc() {
         }
     });
     server.kill();
-    wait_for(false);
+    wait_for(500);
     told(&[1, 2]);
     // The log says which server has not decided, without the password of its URL.
     let url = format!("redis://ann:secret@127.0.0.1:{}", server.port());
     let mut of_url = Service::at(&url, &rule("k", 1), &[("REDIS_TIMEOUT", "2s")]);
-    let request = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#;
-    assert_eq!(of_url.post("/json", request).0, 500);
+    assert_eq!(of_url.post("/json", REQUEST).0, 500);
     of_url.process.logged(&format!("the server at 127.0.0.1:{} has not decided: ", server.port()));
     assert!(!of_url.process.log().contains("secret"), "{}", of_url.process.log());
     server.restart_here();
-    wait_for(true);
+    wait_for(200);
     told(&[1, 2, 1]);
     fs::remove_file(service.process.folder().join("config/rules.yaml")).unwrap();
-    wait_for(false);
+    wait_for(500);
     told(&[1, 2, 1, 2]);
 }
 
@@ -206,8 +188,7 @@ async fn tools_find_the_messages_by_reflection() {
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
     use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-    let server = Server::start();
-    let service = Service::start(&server, &rule("k", 1));
+    let (_server, service, _) = start(&limits("k => 1"), &[]).await;
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut client = ServerReflectionClient::new(channel.connect().await.unwrap());
     for symbol in [
@@ -230,18 +211,13 @@ async fn tools_find_the_messages_by_reflection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_being_decided_are_answered_before_the_end() {
-    let server = Server::start();
-    let mut service = Service::start(&server, &rule("k", 5));
-    let client = service.client().await;
+    let (server, mut service, client) = start(&limits("k => 5"), &[]).await;
     assert!(client.admits(&["k=1"]).await);
     server.signal("STOP");
     let pending = tokio::spawn(async move { client.ask(vec![descriptor("k=1")]).await });
     // The request has arrived once the service counts its hit.
-    wait_until("the request", || {
-        let metrics = service.get("/metrics").1;
-        let hits = number(&metrics, "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"k\"} ");
-        if hits == 2 { Ok(()) } else { Err(hits.to_string()) }
-    });
+    let hits = "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"k\"} ";
+    until("the request", 2, || number(&service.get("/metrics").1, hits));
     service.process.signal("TERM");
     service.process.logged("ending");
     server.signal("CONT");
@@ -252,8 +228,7 @@ async fn requests_that_are_being_decided_are_answered_before_the_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_signal_that_ends_the_reference_ends_the_service_in_order() {
     for signal in ["HUP", "INT", "TERM"] {
-        let server = Server::start();
-        let mut service = Service::start(&server, &rule("k", 5));
+        let (_server, mut service, _) = start(&limits("k => 5"), &[]).await;
         service.process.signal(signal);
         assert!(service.process.wait().success(), "{signal}");
     }
@@ -261,18 +236,14 @@ async fn each_signal_that_ends_the_reference_ends_the_service_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_decided_as_json_too() {
-    let server = Server::start();
-    let rules = "
-domain: d
-descriptors:
-  - {key: k, rate_limit: {unit: day, requests_per_unit: 2, name: two, headers: {x-why: full}}}
+    let rules =
+        "  - {key: k, rate_limit: {unit: day, requests_per_unit: 2, name: two, headers: {x-why: full}}}
   - {key: free, rate_limit: {unlimited: true}, metadata: {pool: [1, true, null, {name: x}]}}
 ";
-    let service =
-        Service::with(&server, rules, &[("RESPONSE_DYNAMIC_METADATA", "true"), ("REDIS_TIMEOUT", "2s")]);
+    let settings = [("RESPONSE_DYNAMIC_METADATA", "true"), ("REDIS_TIMEOUT", "2s")];
+    let (server, service, _) = start(rules, &settings).await;
     let ask = |body: &str| service.post("/json", body);
-    let (status, body) =
-        ask(r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#);
+    let (status, body) = ask(REQUEST);
     let mut body: Value = serde_json::from_str(&body).unwrap();
     let wait = body["statuses"][0]["durationUntilReset"].take();
     let wait: u32 = wait.as_str().unwrap().strip_suffix('s').unwrap().parse().unwrap();
@@ -320,7 +291,7 @@ descriptors:
     }
     assert_eq!(service.get("/json").0, 405);
     drop(server);
-    assert_eq!(ask(r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#).0, 500);
+    assert_eq!(ask(REQUEST).0, 500);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -367,21 +338,20 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
             String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
         )
     };
-    let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[]));
-    assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
     let check =
         |folder: &Path| output(Command::new(env!("CARGO_BIN_EXE_redis-cell-envoy")).arg("check").arg(folder));
-    let (code, text) = check(&config);
-    assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
+    let served = |url: &str, settings: &[(&str, &str)]| output(&mut command(folder.path(), url, settings));
+    let fails = |(code, text): (Option<i32>, String), why: &str| {
+        assert!(code == Some(1) && text.contains(why), "{text}");
+    };
+    fails(served("127.0.0.1:1", &[]), "a.yaml:2: limits: unknown key");
+    fails(check(&config), "a.yaml:2: limits: unknown key");
     fs::write(config.join("a.yaml"), b"domain: d\n# \xff\n").unwrap();
-    let (code, text) = check(&config);
-    assert!(code == Some(1) && text.contains("a.yaml:2: is not text in UTF-8"), "{text}");
+    fails(check(&config), "a.yaml:2: is not text in UTF-8");
     fs::write(config.join("a.yaml"), rule("k", 1)).unwrap();
     assert_eq!(check(&config), (Some(0), "domains: 1, rules: 1\n".to_owned()));
-    let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[("BACKEND_TYPE", "memcache")]));
-    assert!(code == Some(1) && text.contains("BACKEND_TYPE"), "{text}");
-    let (code, text) = output(&mut command(folder.path(), "http://127.0.0.1", &[]));
-    assert!(code == Some(1) && text.starts_with("REDIS_URL: must be host:port, "), "{text}");
+    fails(served("127.0.0.1:1", &[("BACKEND_TYPE", "memcache")]), "BACKEND_TYPE");
+    fails(served("http://127.0.0.1", &[]), "REDIS_URL: must be host:port, ");
     for name in ["one", "two"] {
         certificate(folder.path(), name);
     }
@@ -415,23 +385,17 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
             (authority, &key, "has no certificate in PEM form"),
         ] {
             let settings = [&tls[..], &[(name, file)]].concat();
-            let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &settings));
-            assert!(code == Some(1) && text.ends_with(&format!("{name}: {file}: {error}\n")), "{text}");
+            fails(served("127.0.0.1:1", &settings), &format!("{name}: {file}: {error}\n"));
         }
     }
-    let (code, text) = output(&mut command(folder.path(), "redis://127.0.0.1:1", &[("REDIS_TLS", "true")]));
-    let error = "REDIS_URL: must begin with rediss://, as REDIS_TLS is true";
-    assert!(code == Some(1) && text.starts_with(error), "{text}");
+    let without_tls = "REDIS_URL: must begin with rediss://, as REDIS_TLS is true";
+    fails(served("redis://127.0.0.1:1", &[("REDIS_TLS", "true")]), without_tls);
     for port in ["PORT", "GRPC_PORT"] {
-        let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[(port, &taken_port)]));
-        let error = format!("{taken}: Address already in use");
-        assert!(code == Some(1) && text.contains(&error), "{text}");
+        fails(served("127.0.0.1:1", &[(port, &taken_port)]), &format!("{taken}: Address already in use"));
     }
-    let (code, text) = check(&folder.path().join("nowhere"));
-    assert!(code == Some(1) && text.contains("nowhere"), "{text}");
+    fails(check(&folder.path().join("nowhere")), "nowhere");
     // The folder above that of the rules.
-    let (code, text) = check(folder.path());
-    assert!(code == Some(1) && text.ends_with("has no file whose name ends in .yaml or .yml\n"), "{text}");
+    fails(check(folder.path()), "has no file whose name ends in .yaml or .yml\n");
 }
 
 /// The files for Prometheus and Grafana.
@@ -442,9 +406,8 @@ pub fn monitoring(name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_alerts_ask_for_metrics_that_there_are() {
-    let server = Server::start();
-    let service = Service::start(&server, &rule("k", 5));
-    assert!(service.client().await.admits(&["k=1"]).await);
+    let (_server, service, client) = start(&limits("k => 5"), &[]).await;
+    assert!(client.admits(&["k=1"]).await);
     let metrics = service.get("/metrics").1;
     for (name, least) in [
         ("ratelimit_redis_pool_cx_active ", 1),
@@ -484,9 +447,8 @@ async fn the_alerts_ask_for_metrics_that_there_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debug_log_shows_decisions_and_no_frames() {
-    let server = Server::start();
-    let service = Service::with(&server, &rule("k", 5), &[("LOG_LEVEL", "debug")]);
-    assert!(service.client().await.admits(&["k=seen"]).await);
+    let (_server, service, client) = start(&limits("k => 5"), &[("LOG_LEVEL", "debug")]).await;
+    assert!(client.admits(&["k=seen"]).await);
     let log = service.process.log();
     assert!(log.contains("seen") && log.contains("limit_remaining: 4"), "{log}");
     assert!(!log.contains("h2::"), "{log}");
@@ -494,10 +456,8 @@ async fn a_debug_log_shows_decisions_and_no_frames() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_requests_keep_no_rule_from_having_metrics() {
-    let server = Server::start();
-    let line = "  - {key: v, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}\n";
-    let service = Service::start(&server, &format!("{}{line}", rule("k", 5)));
-    let client = service.client().await;
+    let rules = limits("k => 5; v, detailed_metric: true => 9");
+    let (_server, service, client) = start(&rules, &[]).await;
     for block in 0..110 {
         let descriptors = (0..100).map(|value| descriptor(&format!("v={block}.{value}"))).collect();
         client.ask(descriptors).await;

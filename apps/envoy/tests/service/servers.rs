@@ -1,6 +1,6 @@
 //! Servers of the limiters of every kind: with passwords, in a cluster, behind Sentinels, and encrypted.
 
-use crate::common::{self, Options, Server, wait_for_cluster, wait_until};
+use crate::common::{self, Options, Server, free_port, until, wait_for_cluster, wait_until};
 use crate::harness::{Client, Service, descriptor, is_ok, request, rows, until_contains};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,15 +15,11 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_needs_the_permission_and_the_password() {
+async fn a_user_with_the_password_needs_one_permission() {
     let server = Server::start();
     server.connect().call("ACL SETUSER gate on >se:cret ~{*}* +cl.mtake");
     let service = Service::with(&server, RULES, &[("REDIS_AUTH", "gate:se:cret")]);
     assert_eq!(service.client().await.admitted(7, &["k=1", "other=1"]).await, 5);
-    let service = Service::with(&server, RULES, &[("REDIS_AUTH", "gate:wrong")]);
-    let error = service.client().await.error(&["k=2"]).await;
-    let text = error.message();
-    assert!(text.contains("WRONGPASS") || text.contains("uthentication"), "{text}");
 }
 
 fn node() -> Server {
@@ -59,7 +55,11 @@ async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
     assert_eq!(sizes.iter().filter(|size| **size > 0).count(), 1, "one domain is on one shard: {sizes:?}");
 
     // With the first entry in braces, users are on all shards, each with all limits that begin with it.
-    let service = Service::at(&urls, &format!("hash_tag: first_entry{rules}"), &[("REDIS_TYPE", "CLUSTER")]);
+    for node in &nodes {
+        node.connect().call("ACL SETUSER gate on >secret ~* +@all");
+    }
+    let settings = [("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "gate:secret")];
+    let service = Service::at(&urls, &format!("hash_tag: first_entry{rules}"), &settings);
     let client = service.client().await;
     for user in 100..130 {
         assert_eq!(client.admitted(7, &[&format!("user={user},k=1"), &format!("user={user},k=2")]).await, 5);
@@ -221,10 +221,7 @@ async fn a_failover_of_sentinels_continues_on_the_new_primary() {
     let service = Service::at(&url, RULES, &[("REDIS_TYPE", "SENTINEL")]);
     let client = service.client().await;
     assert_eq!(client.admitted(2, &["k=1"]).await, 2);
-    wait_until("the state on the replica", || match replica.int("DBSIZE") {
-        1 => Ok(()),
-        seen => Err(seen.to_string()),
-    });
+    until("the state on the replica", 1, || replica.int("DBSIZE"));
     wait_until("the failover to begin", || sentinels.ask("SENTINEL FAILOVER cell").map(drop));
     for (server, role) in [(&second, "master"), (&first, "slave")] {
         // The change ends the connections of clients.
@@ -234,11 +231,7 @@ async fn a_failover_of_sentinels_continues_on_the_new_primary() {
         });
     }
     // The first requests may meet the old primary, which is read-only now and ends its connections.
-    let mut tries = 0;
-    while let Err(error) = client.send(request(vec![descriptor("k=2")])).await {
-        tries += 1;
-        assert!(tries < 10_000, "{error}");
-    }
+    until_admitted(&client, "after the failover").await;
     assert_eq!(client.admitted(5, &["k=1"]).await, 3);
 }
 
@@ -302,11 +295,7 @@ async fn a_call_that_its_caller_gives_up_costs_no_connection() {
     let client = service.client().await;
     until_admitted(&client, "before").await;
     let mut info = server.connect();
-    let mut connections = || {
-        let text = info.text("INFO stats");
-        let count = text.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-        count.unwrap_or_else(|| panic!("{text}")).trim().to_owned()
-    };
+    let mut connections = || info.info("total_connections_received");
     let before = connections();
     let begun = std::time::Instant::now();
     let mut given_up = 0;
@@ -369,60 +358,42 @@ async fn a_connection_that_the_server_has_closed_fails_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_sides_can_be_encrypted() {
+async fn calls_of_envoy_can_be_encrypted() {
+    let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
-    for name in ["redis", "grpc", "envoy"] {
+    for name in ["grpc", "envoy"] {
         certificate(folder.path(), name);
     }
     let file = |name: &str| folder.path().join(name).display().to_string();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server = Options::new()
-        .set("tls-port", &port.to_string())
-        .set("tls-cert-file", &file("redis.pem"))
-        .set("tls-key-file", &file("redis.key"))
-        .set("tls-ca-cert-file", &file("envoy.pem"))
-        .set("tls-auth-clients", "yes")
-        .start();
     let settings = [
-        ("REDIS_TLS", "true".to_owned()),
-        ("REDIS_TLS_CACERT", file("redis.pem")),
-        ("REDIS_TLS_CLIENT_CERT", file("envoy.pem")),
-        ("REDIS_TLS_CLIENT_KEY", file("envoy.key")),
-        ("GRPC_SERVER_USE_TLS", "true".to_owned()),
-        ("GRPC_SERVER_TLS_CERT", file("grpc.pem")),
-        ("GRPC_SERVER_TLS_KEY", file("grpc.key")),
-        ("GRPC_CLIENT_TLS_CACERT", file("envoy.pem")),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", &file("grpc.pem")),
+        ("GRPC_SERVER_TLS_KEY", &file("grpc.key")),
+        ("GRPC_CLIENT_TLS_CACERT", &file("envoy.pem")),
     ];
-    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let service = Service::at(&format!("localhost:{port}"), RULES, &settings);
+    let service = Service::with(&server, RULES, &settings);
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
-    let client =
-        service.encrypted_client(&read("grpc.pem"), Some((&read("envoy.pem"), &read("envoy.key")))).await;
-    assert_eq!(client.unwrap().admitted(7, &["k=1"]).await, 5);
-    // A new certificate holds for new connections.
-    let former = read("grpc.pem");
-    certificate(folder.path(), "grpc");
     let own = (read("envoy.pem"), read("envoy.key"));
-    let late = service.encrypted_client(&former, Some((&own.0, &own.1))).await;
-    assert!(late.is_err(), "the former certificate is still used");
-    let renewed = service.encrypted_client(&read("grpc.pem"), Some((&own.0, &own.1))).await.unwrap();
-    assert_eq!(renewed.admitted(1, &["k=2"]).await, 1);
-    // What cannot be read changes nothing.
+    let connect = async |authority: &[u8]| service.encrypted_client(authority, Some((&own.0, &own.1))).await;
+    let former = read("grpc.pem");
+    assert_eq!(connect(&former).await.unwrap().admitted(7, &["k=1"]).await, 5);
+    // A new certificate holds for new connections.
+    certificate(folder.path(), "grpc");
+    assert!(connect(&former).await.is_err(), "the former certificate is still used");
     let present = read("grpc.pem");
+    assert_eq!(connect(&present).await.unwrap().admitted(1, &["k=2"]).await, 1);
+    // What cannot be read changes nothing.
     std::fs::write(folder.path().join("grpc.pem"), "no certificate").unwrap();
-    let late = service.encrypted_client(&present, Some((&own.0, &own.1))).await.unwrap();
-    assert_eq!(late.admitted(1, &["k=3"]).await, 1);
+    assert_eq!(connect(&present).await.unwrap().admitted(1, &["k=3"]).await, 1);
     let kept = format!(
         "certificates are still used: GRPC_SERVER_TLS_CERT: {}: has no certificate in PEM form",
         file("grpc.pem")
     );
     assert!(service.process.log().contains(&kept), "{}", service.process.log());
     // Without a certificate of its own a client has no answer.
-    let stranger = service.encrypted_client(&present, None).await;
-    if let Ok(stranger) = stranger {
+    if let Ok(stranger) = service.encrypted_client(&present, None).await {
         stranger.error(&["k=1"]).await;
     }
-    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -439,8 +410,7 @@ async fn new_certificates_hold_for_new_connections_to_the_server() {
             std::fs::write(file("both.pem"), all.concat()).unwrap();
         };
         make();
-        let [port, other] = [0; 2].map(|any| std::net::TcpListener::bind(("127.0.0.1", any)).unwrap());
-        let [port, other] = [port, other].map(|listener| listener.local_addr().unwrap().port());
+        let [port, other] = [free_port(), free_port()];
         let encrypted = |options: Options, port: u16| {
             options
                 .set("tls-port", &port.to_string())

@@ -195,21 +195,17 @@ fn each_variable_of_the_reference_that_has_no_meaning_is_named() {
             read(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, "/a.pem"), (switch, "false")]).unwrap();
         assert_eq!(settings.warnings, [format!("{name} has no meaning here: {switch} is not true")]);
     }
-    let settings = read(&[("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/a.pem")]).unwrap();
-    assert_eq!(settings.warnings.len(), 1, "{:?}", settings.warnings);
-    let settings = read(&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/a.pem")]).unwrap();
-    assert_eq!(settings.warnings.len(), 0, "{:?}", settings.warnings);
+    let warnings = |variables: &[(&str, &str)]| read(variables).unwrap().warnings;
+    assert_eq!(warnings(&[("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/a.pem")]).len(), 1);
+    assert_eq!(warnings(&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/a.pem")]), [""; 0]);
     let settings = read(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("RUNTIME_ROOT", "/data")]).unwrap();
     assert!(settings.warnings[0].starts_with("RUNTIME_ROOT has no meaning here"), "{:?}", settings.warnings);
     let xds = settings.xds.unwrap();
     assert_eq!((xds.address.as_str(), xds.node.as_str()), ("localhost:18000", "default"));
     // Zero means the default of the library that the reference has.
-    let zero = [
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0"),
-        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0"),
-    ];
-    let zero = read(&zero).unwrap().xds.unwrap();
+    let zero =
+        ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR"].map(|name| (name, "0"));
+    let zero = read(&[&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], &zero[..]].concat()).unwrap().xds.unwrap();
     assert_eq!((zero.most_bytes, xds.most_bytes, zero.factor), (4 << 20, 4 << 20, 2.0));
     // These say what is the case anyway.
     for (name, value) in [

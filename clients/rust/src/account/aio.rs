@@ -1,8 +1,8 @@
 //! Accounts of asynchronous code.
 
 use super::sealed::Caller as _;
-use super::{Account, Caller, Held, Report, argument, sealed};
-use crate::{Answer, Balance, Guard, Once, Together, Units, WhenUnavailable};
+use super::{Account, Caller, Held, Report, sealed};
+use crate::{Answer, Balance, Guard, Once, Together, Units, WhenUnavailable, bytes};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Account<Guard<C>> {
     /// # Ok(()) }
     /// ```
     pub async fn hold(&self, owner: impl ToSingleRedisArg, units: Units) -> RedisResult<Held<Guard<C>>> {
-        let owner = argument(&owner);
+        let owner = bytes(&owner);
         let cmd = self.plan.take(&owner, Some(units.0))?;
         let mut asking = Asking { account: self, owner: &owner, is_over: false };
         let answer = self.guard.call(&cmd, None).await;
@@ -110,13 +110,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Account<Guard<C>> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Held<Guard<C>> {
-    /// Ends the hold: charges or gives back the difference between the held and the [used](Self::used) units.
-    /// Without reported usage, all held units are used. Returns the balance of the account, or `None` if
-    /// there is nothing to settle: the request was refused, or is settled already.
+    /// Ends the hold, like `settle` of an account of blocking code. It does not end if its future is dropped.
     ///
     /// # Errors
-    /// Returns the errors of the call. It is repeated like a call with [`Once`], and charges once. It does
-    /// not end if its future is dropped.
+    /// See `settle` of an account of blocking code.
     ///
     /// # Panics
     /// Panics outside a tokio runtime with a timer.

@@ -2,11 +2,11 @@
 
 use super::{Node, Servers, Waiter};
 use crate::limit::invalid;
-use crate::{Answer, Together, is_unavailable};
+use crate::{Answer, Together, is_unavailable, lock};
 use redis::cluster_routing::Slot;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, RedisResult, ServerErrorKind};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The number of redirections that a call follows before it returns an error, as in other clients.
@@ -49,10 +49,6 @@ impl Waiter {
         let first = known.first().cloned().ok_or_else(|| invalid("a cluster needs a node"))?;
         Ok(Self::with(Servers::Cluster(Arc::new(Mutex::new(Nodes { known, first, slots: HashMap::new() })))))
     }
-}
-
-pub(super) fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
-    nodes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sends a call to the node of its slot, and follows redirections.

@@ -35,34 +35,28 @@ pub fn assert_no_redirections(nodes: &[Server]) {
     }
 }
 
-#[test]
-fn each_command_goes_to_the_node_of_its_key() {
+/// redis-rs finds the node of a command in the same way for both kinds of connections.
+#[tokio::test]
+async fn each_command_goes_to_the_node_of_its_key() {
     let nodes = cluster();
-    let mut connection = each_command!(client(&nodes).get_connection().unwrap(),);
+    let mut connection = each_command!(client(&nodes).get_connection().unwrap(), has_waits = true,);
+    let mut other = client(&nodes).get_async_connection().await.unwrap();
     for key in 0..30 {
-        connection.cl_throttle(format!("key:{key}"), Rate::per_day(1), Units(2)).unwrap();
+        let (key, limit) = (format!("key:{key}"), Rate::per_day(1));
+        CellCommands::cl_throttle(&mut connection, &key, limit, Units(2)).unwrap();
+        AsyncCellCommands::cl_throttle(&mut other, &key, limit, Units(2)).await.unwrap();
     }
     assert_no_redirections(&nodes);
     // CL.TOP has no key: it is sent to every primary.
     let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-    let rows = connection.route_command(&call::top(10).unwrap(), everywhere).unwrap();
-    let rows: Vec<(String, Vec<TopKey>)> = redis::from_redis_value(rows).unwrap();
-    assert_eq!(rows.len(), 3, "{rows:?}");
-    assert!(rows.iter().all(|(_, rows)| !rows.is_empty()), "{rows:?}");
-}
-
-#[tokio::test]
-async fn each_command_goes_to_the_node_of_its_key_asynchronously() {
-    let nodes = cluster();
-    let mut connection = each_command!(client(&nodes).get_async_connection().await.unwrap(), .await);
-    for key in 0..30 {
-        connection.cl_throttle(format!("key:{key}"), Rate::per_day(1), Units(2)).await.unwrap();
+    let top = call::top(10).unwrap();
+    for rows in
+        [connection.route_command(&top, everywhere.clone()), other.route_command(top, everywhere).await]
+    {
+        let rows: Vec<(String, Vec<TopKey>)> = redis::from_redis_value(rows.unwrap()).unwrap();
+        assert_eq!(rows.len(), 3, "{rows:?}");
+        assert!(rows.iter().all(|(_, rows)| !rows.is_empty()), "{rows:?}");
     }
-    assert_no_redirections(&nodes);
-    let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-    let rows = connection.route_command(call::top(10).unwrap(), everywhere).await.unwrap();
-    let rows: Vec<(String, Vec<TopKey>)> = redis::from_redis_value(rows).unwrap();
-    assert_eq!(rows.len(), 3, "{rows:?}");
 }
 
 /// Gives the slot of a key to another node.

@@ -2,6 +2,7 @@
 
 use crate::client;
 use crate::common::Server;
+use crate::leased::connect;
 use redis_cell_client::{
     AsyncCellCommands, BookingDecision, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek,
     MSettle, MTake, Places, Rate, Reserve, Saturate, Units, Weekday, call,
@@ -15,10 +16,10 @@ pub fn nearly(time: Duration, expected: Duration) -> bool {
     time <= expected && time + HOUR / 2 > expected
 }
 
-/// Calls each command on a connection, and awaits the answers if the last argument is `.await`. The rates are
-/// so low that nothing leaks while the test runs.
+/// Calls each command on a connection, without those that the function library lacks unless it `has_waits`.
+/// Awaits the answers if the last argument is `.await`. The rates are so low that nothing leaks meanwhile.
 macro_rules! each_command {
-    ($connection:expr, $($wait:tt)*) => {{
+    ($connection:expr, has_waits = $has_waits:expr, $($wait:tt)*) => {{
         let mut connection = $connection;
         let per_day = Rate::per_day(4).burst(15); // a unit is 6 hours
 
@@ -59,13 +60,15 @@ macro_rules! each_command {
         let BookingDecision::Booked(wait) = booking.decision else { panic!("{booking:?}") };
         assert!(nearly(wait, 18 * HOUR), "{booking:?}");
 
-        let one = Rate::per_day(4).burst(0); // one at a time
-        let at_once = Some(Duration::ZERO);
-        let answer = connection.cl_bthrottle("{t}wait", one, Units(1), None)$($wait)*.unwrap();
-        assert!(answer.is_some_and(|answer| answer.admitted() && answer.limit == 1));
-        assert_eq!(connection.cl_bthrottle("{t}wait", one, Units(1), at_once)$($wait)*.unwrap(), None);
-        let answer = connection.cl_bthrottle("{t}wait", one, Units(2), at_once)$($wait)*.unwrap();
-        assert!(answer.is_some_and(|answer| answer.decision == Decision::RefusedForever));
+        if $has_waits {
+            let one = Rate::per_day(4).burst(0); // one at a time
+            let at_once = Some(Duration::ZERO);
+            let answer = connection.cl_bthrottle("{t}wait", one, Units(1), None)$($wait)*.unwrap();
+            assert!(answer.is_some_and(|answer| answer.admitted() && answer.limit == 1));
+            assert_eq!(connection.cl_bthrottle("{t}wait", one, Units(1), at_once)$($wait)*.unwrap(), None);
+            let answer = connection.cl_bthrottle("{t}wait", one, Units(2), at_once)$($wait)*.unwrap();
+            assert!(answer.is_some_and(|answer| answer.decision == Decision::RefusedForever));
+        }
 
         // Funnel and bucket
         let level = Rate::per_day(4).capacity(30);
@@ -201,28 +204,21 @@ pub(crate) use each_command;
 
 #[test]
 fn on_a_blocking_connection() {
-    let server = Server::start();
-    let client = client(server.port());
-    let mut connection = each_command!(client.get_connection().unwrap(),);
-    refusals_are_listed(&connection.cl_top(10).unwrap());
-    connection.cl_top_reset().unwrap();
-    assert_eq!(connection.cl_top(10).unwrap(), []);
-}
-
-#[test]
-fn on_a_blocking_connection_over_resp3() {
-    let server = Server::start();
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}?protocol=resp3", server.port())).unwrap();
-    each_command!(client.get_connection().unwrap(),);
+    for protocol in ["resp2", "resp3"] {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}?protocol={protocol}", server.port());
+        let mut connection =
+            each_command!(redis::Client::open(url).unwrap().get_connection().unwrap(), has_waits = true,);
+        refusals_are_listed(&connection.cl_top(10).unwrap());
+        connection.cl_top_reset().unwrap();
+        assert_eq!(connection.cl_top(10).unwrap(), []);
+    }
 }
 
 #[tokio::test]
 async fn on_a_multiplexed_connection() {
     let server = Server::start();
-    let client = client(server.port());
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
-    let mut connection = each_command!(connection, .await);
+    let mut connection = each_command!(connect(&server).await, has_waits = true, .await);
     refusals_are_listed(&connection.cl_top(10).await.unwrap());
     connection.cl_top_reset().await.unwrap();
     assert_eq!(connection.cl_top(10).await.unwrap(), []);

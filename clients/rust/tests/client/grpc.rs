@@ -2,18 +2,15 @@
 
 use crate::client;
 use crate::common::Server;
-use crate::unavailable::NOBODY;
+use crate::unavailable::{NOBODY, PATIENCE, manager};
+use axum::{Router, routing::post};
 use bytes::{Buf, BufMut, Bytes};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{Guard, Policy, Rate, RateLimitLayer, WhenUnavailable};
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::codegen::{Service, http};
-use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::codegen::http;
+use tonic::server::{Grpc, UnaryService};
+use tonic::service::Routes;
 use tonic::transport::{Channel, server::TcpIncoming};
 use tonic::{Code, Request, Response, Status};
 
@@ -56,12 +53,7 @@ impl Decoder for Raw {
 }
 
 /// Replies with the message that it is sent.
-#[derive(Clone, Copy)]
 struct Echo;
-
-impl NamedService for Echo {
-    const NAME: &'static str = "test.Echo";
-}
 
 impl UnaryService<Bytes> for Echo {
     type Response = Bytes;
@@ -72,31 +64,16 @@ impl UnaryService<Bytes> for Echo {
     }
 }
 
-impl Service<http::Request<Body>> for Echo {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(async move { Ok(Grpc::new(Raw).unary(Echo, request).await) })
-    }
-}
-
 /// A client of a service that admits two calls an hour of each client.
 async fn serve(redis: u16, when_unavailable: WhenUnavailable) -> tonic::client::Grpc<Channel> {
-    let client = client(redis);
-    let config = ConnectionManagerConfig::new().set_response_timeout(None).set_number_of_retries(0);
-    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
-    let guard = Guard::new(connection, when_unavailable).timeout(Duration::from_secs(60));
+    let guard = Guard::new(manager(client(redis)), when_unavailable).timeout(PATIENCE);
     let policy = Policy::new("two", Rate::per_hour(2).burst(1)).unwrap();
     let layer = RateLimitLayer::new(guard, policy, |_: &http::Request<Body>| Some("a"));
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
-    let server = tonic::transport::Server::builder().layer(layer).add_service(Echo);
+    let echo = post(async |request: axum::extract::Request| Grpc::new(Raw).unary(Echo, request).await);
+    let routes = Routes::from(Router::new().route("/test.Echo/Echo", echo));
+    let server = tonic::transport::Server::builder().layer(layer).add_routes(routes);
     tokio::spawn(server.serve_with_incoming(incoming));
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     tonic::client::Grpc::new(channel)

@@ -2,8 +2,8 @@
 
 use crate::client;
 use crate::common::Server;
+use crate::unavailable::{NOBODY, PATIENCE, manager};
 use axum::{Router, extract::Request, routing::get};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
     Demand, Fixed, FixedWindow, Guard, Limit, LocalLimiter, Policy, Rate, RateLimitLayer, Refusal,
     WhenUnavailable,
@@ -83,21 +83,21 @@ async fn serve_by(
     policy: Policy,
 ) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let client = client(redis);
-    let config = ConnectionManagerConfig::new().set_response_timeout(None);
-    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     // A server that is there answers, however busy the machine is.
-    let timeout = Duration::from_millis(if redis == DOWN { 500 } else { 60_000 });
+    let timeout = if redis == NOBODY { Duration::from_millis(500) } else { PATIENCE };
     let key_of = |request: &Request| {
         let key = request.headers()["x-api-key"].to_str().unwrap().to_owned();
         (key != "free").then_some(key)
     };
-    let layer =
-        RateLimitLayer::new(Guard::new(connection, when_unavailable).timeout(timeout), policy, key_of)
-            .on_error({
-                let reported = Arc::clone(&reported);
-                move |_| _ = reported.fetch_add(1, Relaxed)
-            });
+    let layer = RateLimitLayer::new(
+        Guard::new(manager(client(redis)), when_unavailable).timeout(timeout),
+        policy,
+        key_of,
+    )
+    .on_error({
+        let reported = Arc::clone(&reported);
+        move |_| _ = reported.fetch_add(1, Relaxed)
+    });
     let handler = {
         let handled = Arc::clone(&handled);
         async move || _ = handled.fetch_add(1, Relaxed)
@@ -106,8 +106,6 @@ async fn serve_by(
     let address = listen(app).await;
     (address, handled, reported)
 }
-
-const DOWN: u16 = 1;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_request_does_not_reach_the_service() {
@@ -130,8 +128,8 @@ async fn without_a_decision_the_choice_responds_and_an_error_is_a_500_in_every_c
     let closed = r#"{"title": "Rate limiter unavailable", "status": 503}"#;
     let error = r#"{"title": "Rate limiter error", "status": 500}"#;
     for (port, choice, status, body) in [
-        (DOWN, WhenUnavailable::FailOpen, 200, ""),
-        (DOWN, WhenUnavailable::FailClosed, 503, closed),
+        (NOBODY, WhenUnavailable::FailOpen, 200, ""),
+        (NOBODY, WhenUnavailable::FailClosed, 503, closed),
         (server.port(), WhenUnavailable::FailOpen, 500, error),
         (server.port(), WhenUnavailable::FailClosed, 500, error),
         (server.port(), local, 500, error),
@@ -150,7 +148,7 @@ async fn without_a_decision_the_choice_responds_and_an_error_is_a_500_in_every_c
 #[tokio::test(flavor = "multi_thread")]
 async fn local_limits_by_the_share_of_the_process() {
     let local = LocalLimiter::new(NonZeroU32::new(2).unwrap());
-    let (address, handled, _) = serve(DOWN, WhenUnavailable::Local(local)).await;
+    let (address, handled, _) = serve(NOBODY, WhenUnavailable::Local(local)).await;
     let response = request(address, "a");
     assert_eq!((response.status, response.field("ratelimit-policy")), (200, Some(r#""two";q=1;w=3600"#)));
     let response = request(address, "a");
@@ -235,17 +233,14 @@ async fn limits_of_every_kind_in_this_process() {
         let local = WhenUnavailable::Local(LocalLimiter::new(NonZeroU32::MIN));
         // A log is estimated there.
         let kind = if kind.0 == "log" { (kind.0, kind.1, kind.2, kind.3, None) } else { kind };
-        assert_limits(DOWN, local, kind).await;
+        assert_limits(NOBODY, local, kind).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_layers_have_a_policy_each() {
     let server = Server::start();
-    let client = client(server.port());
-    let config = ConnectionManagerConfig::new().set_response_timeout(None);
-    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
-    let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
+    let guard = Guard::new(manager(client(server.port())), WhenUnavailable::FailClosed).timeout(PATIENCE);
     let layer = |name: &str, limit: Limit| {
         let policy = Policy::new(name, limit).unwrap();
         RateLimitLayer::new(guard.clone(), policy, |_: &Request| Some("a"))
@@ -283,9 +278,7 @@ fn a_policy_has_a_name_that_a_field_can_hold() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_have_a_cost_a_limit_and_an_answer_of_their_own() {
     let server = Server::start();
-    let client = client(server.port());
-    let connection = ConnectionManager::new(client).await.unwrap();
-    let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
+    let guard = Guard::new(manager(client(server.port())), WhenUnavailable::FailClosed).timeout(PATIENCE);
     // A key such as `3/10/a` is a cost, a limit and a client.
     let demand = |request: &Request| {
         let mut parts = request.headers()["x-api-key"].to_str().unwrap().split('/');

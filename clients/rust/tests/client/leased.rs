@@ -23,17 +23,24 @@ pub async fn connect(server: &Server) -> MultiplexedConnection {
 /// How long a test waits for an event that takes a moment on an idle machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// In the pause after an error the error is remembered, and after it a call is sent to the server again.
-async fn asks_again(leased: &Leased<MultiplexedConnection>) {
+/// Waits until a condition holds. Other tasks of the thread run meanwhile.
+pub async fn soon(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + SOON;
-    loop {
-        let taken = tokio::time::timeout(SOON, leased.take(KEY, Units(1))).await;
-        if taken.expect("the key waits forever").is_ok() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "the server is not asked again");
+    while !holds().await {
+        assert!(Instant::now() < deadline, "waited {SOON:?} for {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// A runtime with a thread of its own.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// In the pause after an error the error is remembered, and after it a call is sent to the server again.
+async fn asks_again(leased: &Leased<MultiplexedConnection>) {
+    let take = || tokio::time::timeout(SOON, leased.take(KEY, Units(1)));
+    soon("another call", async || take().await.expect("the key waits forever").is_ok()).await;
 }
 
 fn remaining(client: &mut Client, limit: &str) -> i64 {
@@ -142,11 +149,7 @@ async fn a_total_that_is_used_up_is_refused_forever() {
         assert_eq!(leased.take(KEY, Units(1)).await.unwrap(), Decision::RefusedForever);
     }
     client.int(&format!("DEL {KEY}"));
-    let deadline = Instant::now() + SOON;
-    while leased.take(KEY, Units(1)).await.unwrap() != Decision::Admitted {
-        assert!(Instant::now() < deadline, "the server is not asked again");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    soon("another call", async || leased.take(KEY, Units(1)).await.unwrap() == Decision::Admitted).await;
 }
 
 #[tokio::test]
@@ -172,8 +175,6 @@ async fn giving_back_stops_at_a_server_that_does_not_answer() {
 #[test]
 fn a_key_whose_batch_was_on_its_way_when_the_runtime_ended_is_fetched_again() {
     let server = Server::start();
-    let runtime =
-        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let connection = second.block_on(connect(&server));
     let hold = Duration::from_millis(50);
@@ -232,12 +233,7 @@ async fn a_caller_that_gives_up_takes_nothing() {
     // The batch comes, and its first caller leaves before it reads that it has a unit of it.
     let mut first = Box::pin(leased.take(KEY, Units(1)));
     assert!(futures_poll(first.as_mut()).is_none());
-    let arrived = async {
-        while leased.held(KEY) != 9 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(SOON, arrived).await.expect("the batch does not come");
+    soon("the batch", async || leased.held(KEY) == 9).await;
     drop(first);
     for _ in 0..10 {
         assert_eq!(leased.take(KEY, Units(1)).await.unwrap(), Decision::Admitted);

@@ -15,7 +15,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
-use common::{Client, wait_until};
+use common::{Client, until, wait_for_blocked as until_waiting};
 
 mod account;
 mod blocking;
@@ -56,17 +56,4 @@ fn counted(inspector: &mut Client, name: &str) -> u32 {
     let number =
         |line: &str| line.strip_prefix("redis-cell_")?.strip_prefix(name)?.strip_prefix(':')?.parse().ok();
     text.lines().find_map(number).unwrap_or_else(|| panic!("no {name}: {text}"))
-}
-
-/// Waits until a value is the wanted one.
-fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: T, mut value: impl FnMut() -> T) {
-    wait_until(what, move || match value() {
-        seen if seen == wanted => Ok(()),
-        seen => Err(format!("{seen:?} instead of {wanted:?}")),
-    });
-}
-
-/// Waits until as many clients wait in the server.
-fn until_waiting(inspector: &mut Client, clients: usize) {
-    until("clients to wait", clients.to_string(), || inspector.info("blocked_clients"));
 }

@@ -2,7 +2,7 @@
 
 use crate::calls;
 use crate::common::{Client, Server};
-use crate::leased::{SOON, connect, futures_poll};
+use crate::leased::{SOON, connect, futures_poll, runtime, soon};
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
@@ -161,27 +161,20 @@ async fn each_caller_has_its_own_time() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(200) && took < SOON, "{took:?}");
     server.signal("CONT");
-    let deadline = Instant::now() + SOON;
-    while merged.take(KEY, limit, Units(1)).await.is_err() {
-        assert!(Instant::now() < deadline, "the key waits forever");
-    }
+    soon("an answer", async || merged.take(KEY, limit, Units(1)).await.is_ok()).await;
     // The call without an answer was sent once. The four behind it were gone before the next one, or their
     // units came back, each on its own. A call of a connection that was given up may arrive last.
     let taken = |client: &mut _| u64::try_from(100 - remaining(client)).unwrap();
-    loop {
+    soon("one unit of each call", async || {
         let (calls, back) = (calls(&mut client, "cl.throttle"), calls(&mut client, "cl.msettle"));
-        if (calls.saturating_sub(back)..=calls).contains(&taken(&mut client)) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "a call took other than one unit");
-    }
+        (calls.saturating_sub(back)..=calls).contains(&taken(&mut client))
+    })
+    .await;
 }
 
 #[test]
 fn a_key_whose_call_was_on_its_way_when_the_runtime_ended_is_called_again() {
     let server = Server::start();
-    let runtime =
-        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let merged = Merged::new(second.block_on(connect(&server))).timeout(SOON);
     let limit = Rate::per_day(100).burst(99);

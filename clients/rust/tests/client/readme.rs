@@ -1,9 +1,9 @@
 //! README.md, followed by a reader who has nothing else: a project with its dependencies and its program,
 //! under load, while the server is stopped and started again. http.rs tests the other choices for that time.
 
-use crate::common::{Server, wait_until};
+use crate::common::{Server, free_port, wait_until};
 use crate::http::{Response, request, try_request};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -68,7 +68,7 @@ impl Drop for Service {
 
 impl Service {
     fn start(redis: u16) -> Self {
-        let address: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let program = Command::new(&*PROGRAM)
             .env("REDIS_URL", format!("redis://127.0.0.1:{redis}"))
             .env("LISTEN", address.to_string())

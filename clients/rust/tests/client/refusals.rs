@@ -1,7 +1,7 @@
 //! Remembered refusals on a real server: few calls, and none refused that the server would admit.
 
 use crate::common::{Server, wait_until};
-use crate::leased::{SOON, connect};
+use crate::leased::{SOON, connect, soon};
 use crate::{calls, client, until};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -10,7 +10,7 @@ use redis_cell_client::{
 };
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Guarded {
     guard: Guard<MultiplexedConnection>,
@@ -33,20 +33,15 @@ impl Guarded {
 
     /// Takes all units of a key that are left, and waits until its refusal is remembered.
     async fn refused(&self, key: &str, limit: Limit) {
-        let deadline = Instant::now() + SOON;
-        while self.refusals.recall(key.as_bytes(), limit, Units(1)).is_none() {
+        soon("the refusal to be remembered", async || {
             self.take(key, limit).await;
-            assert!(Instant::now() < deadline, "the refusal is not remembered");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            self.refusals.recall(key.as_bytes(), limit, Units(1)).is_some()
+        })
+        .await;
     }
 
     async fn until_admitted(&self, key: &str, limit: Limit) {
-        let deadline = Instant::now() + SOON;
-        while !self.take(key, limit).await.admitted() {
-            assert!(Instant::now() < deadline, "the key stays refused");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        soon("the key to be admitted", async || self.take(key, limit).await.admitted()).await;
     }
 }
 
@@ -107,20 +102,20 @@ async fn what_gives_units_back_is_learned_at_once() {
 async fn a_call_after_the_wait_and_one_for_another_quantity_reach_the_server() {
     let server = Server::start();
     let guarded = guarded(&server).await;
-    let soon = Rate::new(1, Duration::from_millis(400)).into();
-    guarded.refused("soon", soon).await;
-    let Decision::RefusedFor(wait) = guarded.take("soon", soon).await.decision else { panic!("admitted") };
+    let short = Rate::new(1, Duration::from_millis(400)).into();
+    guarded.refused("short", short).await;
+    let Decision::RefusedFor(wait) = guarded.take("short", short).await.decision else { panic!("admitted") };
     tokio::time::sleep(wait).await;
-    assert!(guarded.take("soon", soon).await.admitted());
+    assert!(guarded.take("short", short).await.admitted());
 
     let ten: Limit = Rate::per_day(10).into();
     let take = async |units| guarded.guard.take("k", ten, Units(units)).await.unwrap().admitted();
     assert!(take(8).await);
-    let deadline = Instant::now() + SOON;
-    while guarded.refusals.recall(b"k", ten, Units(3)).is_none() {
-        assert!(!take(3).await && Instant::now() < deadline);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    soon("the refusal to be remembered", async || {
+        assert!(!take(3).await);
+        guarded.refusals.recall(b"k", ten, Units(3)).is_some()
+    })
+    .await;
     assert!(take(2).await);
 }
 
@@ -145,11 +140,8 @@ async fn nothing_is_recalled_while_the_server_is_silent() {
     let guarded = guarded(&server).await;
     guarded.refused("k", one_a_day()).await;
     server.signal("STOP");
-    let deadline = Instant::now() + SOON;
-    while guarded.refusals.recall(b"k", one_a_day(), Units(1)).is_some() {
-        assert!(Instant::now() < deadline, "the refusal is still remembered");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let is_forgotten = async || guarded.refusals.recall(b"k", one_a_day(), Units(1)).is_none();
+    soon("the refusal to be forgotten", is_forgotten).await;
     server.signal("CONT");
 }
 

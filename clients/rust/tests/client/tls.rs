@@ -1,17 +1,15 @@
 //! Servers that are reached over TLS. A certificate that must be replaced is an error, whatever the choice.
 
-use crate::common::{Options, Server, certificate};
-use crate::unavailable::{KEY, PATIENCE, choices, limit};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use crate::common::{Options, Server, certificate, free_port};
+use crate::unavailable::{KEY, PATIENCE, choices, limit, manager};
 use redis::{Client, TlsCertificates};
 use redis_cell_client::{BlockingGuard, DecidedBy, Guard, Units, is_unavailable};
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 
 /// A server with a certificate, and its port for TLS.
 fn server(folder: &Path, name: &str) -> (Server, u16) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let file = |kind: &str| folder.join(format!("{name}.{kind}")).display().to_string();
     let server = Options::new()
         .set("tls-port", &port.to_string())
@@ -43,9 +41,7 @@ async fn a_certificate_that_must_be_replaced_is_an_error_in_every_choice() {
         let certificates = TlsCertificates { client_tls: None, root_cert: Some(authority) };
         let client = Client::build_with_tls(format!("rediss://localhost:{port}"), certificates).unwrap();
         for choice in choices() {
-            let once = ConnectionManagerConfig::new().set_number_of_retries(0).set_response_timeout(None);
-            let connection = ConnectionManager::new_lazy_with_config(client.clone(), once).unwrap();
-            let guard = Guard::new(connection, choice.clone()).timeout(PATIENCE);
+            let guard = Guard::new(manager(client.clone()), choice.clone()).timeout(PATIENCE);
             let blocking = BlockingGuard::new(client.clone(), choice).timeout(PATIENCE);
             for _ in 0..2 {
                 for outcome in

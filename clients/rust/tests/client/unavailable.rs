@@ -37,7 +37,7 @@ pub fn two_processes() -> LocalLimiter {
 /// A port on which nobody listens. One that was free a moment ago is taken by the next server that starts.
 pub const NOBODY: u16 = 1;
 
-fn manager(client: redis::Client) -> ConnectionManager {
+pub fn manager(client: redis::Client) -> ConnectionManager {
     // Without a timeout of its own, so that the guard's is the one that ends a call.
     let config = ConnectionManagerConfig::new().set_response_timeout(None).set_number_of_retries(0);
     ConnectionManager::new_lazy_with_config(client, config).unwrap()
