@@ -26,8 +26,8 @@ const STEPS: usize = 2_000;
 /// How far the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
 
-/// The rest of that time, by the processor's clock, which is never set, and of those steps; and what is read at
-/// most once in that time.
+/// The rest of that time, by the processor's clock, which is never set, and of those steps; and the table of
+/// slots, which is read at most once in that time.
 pub struct Budget {
     end: Processor,
     left: usize,
