@@ -97,7 +97,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
     /// Takes units or refuses the call, as the server decides, or without the server while it is unavailable.
     ///
     /// # Errors
-    /// See [`BlockingGuard::take`](crate::BlockingGuard::take).
+    /// Returns an error of the kind [`ErrorKind::Client`] if the limit or the quantity is out of the range
+    /// that the command accepts. It is found before anything is sent, even while the server is unavailable.
+    /// Also returns any other error of the call or of the setup, such as a key of another type or a server
+    /// without the module. An unavailable server is not an error.
     ///
     /// # Panics
     /// Panics outside a tokio runtime with a timer.

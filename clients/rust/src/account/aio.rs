@@ -110,10 +110,13 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Account<Guard<C>> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Held<Guard<C>> {
-    /// Ends the hold, like `settle` of an account of blocking code. It does not end if its future is dropped.
+    /// Ends the hold: charges or gives back the difference between the held and the [used](Self::used) units.
+    /// Without reported usage, all held units are used. Returns the balance of the account, or `None` if
+    /// there is nothing to settle: the request was refused, or is settled already.
     ///
     /// # Errors
-    /// See `settle` of an account of blocking code.
+    /// Returns the errors of the call. It is repeated like a call with [`Once`], and charges once. It does
+    /// not end if its future is dropped.
     ///
     /// # Panics
     /// Panics outside a tokio runtime with a timer.
