@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import anyio
 import redis.asyncio
 import uvicorn
-from fastmcp import FastMCP
+from fastmcp import Context, FastMCP
 from fastmcp.server.middleware.rate_limiting import SlidingWindowRateLimitingMiddleware
+from mcp import MCPError
 from starlette.middleware import Middleware
 
 from redis_cell import AsyncCell, AsyncGuard, FailClosed, Fixed, Log
@@ -62,6 +63,13 @@ def made(port: int) -> Any:
         @each.tool
         async def mine() -> int:  # pyright: ignore[reportUnusedFunction]
             return os.getpid()
+
+        @each.tool
+        async def tries(context: Context) -> str:  # pyright: ignore[reportUnusedFunction]
+            """Continues if a tool that it calls is refused."""
+            with suppress(MCPError):
+                await context.fastmcp.call_tool("mine")
+            return "done"
 
         @each.tool
         async def session() -> int:  # pyright: ignore[reportUnusedFunction]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,14 +22,14 @@ import httpx
 import pytest
 import redis
 import redis.asyncio
-from fastmcp import Client, FastMCP, FastMCPApp
+from fastmcp import Client, Context, FastMCP, FastMCPApp
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware import MiddlewareContext
 from fastmcp.server.providers.addressing import hashed_backend_name
 from mcp import MCPError
-from mcp_types import CallToolRequestParams
+from mcp_types import CallToolRequestParams, InputRequiredResult, ListRootsRequest
 
 import servers
 import uvicorn_thread
@@ -220,6 +221,10 @@ def test_a_refusal_has_the_status_and_the_headers_of_the_proposal(mcp: Servers) 
     data = answers[-1].json()["error"]["data"]
     assert int(answers[-1].headers["retry-after"]) == -(-data["retryAfterMs"] // 1000)
     assert (answers[-1].headers["ratelimit-limit"], answers[-1].headers["ratelimit-remaining"]) == ("5", "0")
+    # A refusal within the tool is no refusal of the call.
+    own, parameters = {**own, "mcp-name": "tries"}, {**parameters, "name": "tries"}
+    answer = httpx.post(url, headers=own, json={**body, "params": parameters})
+    assert answer.status_code == 200 and answer.json()["result"]["structuredContent"] == {"result": "done"}
 
 
 async def test_a_server_that_dies_strands_nothing(mcp: Servers) -> None:
@@ -291,9 +296,37 @@ async def test_what_clients_read_of_their_limits(server: servers.Server) -> None
         assert max(len(key) for key in await redis_client.keys()) < 300
     mcp = FastMCP[Any]("search")
     RateLimits(AsyncCell(redis.asyncio.Redis(port=1, retry=None)), {"a": Rule(Rate.per_minute(5))}).add_to(mcp)
-    async with Client(mcp) as client:
-        with pytest.raises(MCPError, match=r"^the rate limiter is unavailable$"):
-            await client.read_resource("limits://mine")
+    mcp.tool(lambda: 1, name="search")
+    async with Client(mcp, mode="legacy") as client:
+        for asks in (client.read_resource("limits://mine"), client.call_tool("search")):
+            with pytest.raises(MCPError, match=r"^the rate limiter is unavailable$"):
+                await asks
+
+
+async def test_a_report_counts_once_for_each_rule_of_the_tools_that_run() -> None:
+    """A tool calls another tool, which has a place, and asks for input first, under two middlewares."""
+    places, costs = Rule(Places(3), tools=["inner"]), Rule(Fixed(1000, per=60), cost=100)
+    mcp, rules = FastMCP[Any]("search"), {"busy": places, "all": costs, "outer": replace(costs, tools=["outer"])}
+    for prefix in ("a", "b"):
+        RateLimits(AsyncFakeCell(), rules, prefix=prefix).add_to(mcp)
+
+    @mcp.tool
+    def inner() -> None:
+        report_cost(50)
+
+    @mcp.tool
+    async def outer(context: Context) -> InputRequiredResult | str:
+        if context.input_responses is None:
+            return InputRequiredResult(input_requests={"a": ListRootsRequest()})
+        await context.fastmcp.call_tool("inner")
+        report_cost(7)
+        return "done"
+
+    async with Client(mcp, roots=["file:///"]) as client:
+        assert (await client.call_tool("outer")).content[0].text == "done"
+        (content,) = await client.read_resource("limits://mine")
+        left = [(row["name"], row["remaining"]) for row in json.loads(content.text)]
+    assert left == [("busy", 3), ("all", 943), ("outer", 943)] * 2
 
 
 @pytest.mark.parametrize("cost", [None, 2])
