@@ -9,8 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -327,6 +328,27 @@ async def test_a_report_counts_once_for_each_rule_of_the_tools_that_run() -> Non
         (content,) = await client.read_resource("limits://mine")
         left = [(row["name"], row["remaining"]) for row in json.loads(content.text)]
     assert left == [("busy", 3), ("all", 943), ("outer", 943)] * 2
+
+
+async def test_a_server_that_shuts_down_gives_back_what_its_calls_hold(server: servers.Server) -> None:
+    mcp, begun = FastMCP[Any]("search"), threading.Event()
+    rules = {"busy": Rule(Places(3)), "costs": Rule(Fixed(10, per=60), cost=5)}
+    RateLimits(AsyncCell(redis.asyncio.Redis(port=server.port)), rules, client=lambda context: "ann").add_to(mcp)
+
+    @mcp.tool
+    async def search() -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    with ExitStack() as served, server.admin as admin:
+        app = mcp.http_app(path="/mcp")
+        url = served.enter_context(uvicorn_thread.serving(app, lifespan="on", timeout_graceful_shutdown=1))
+        async with Client(StreamableHttpTransport(url + "/mcp", verify=False)) as client:
+            call = asyncio.ensure_future(client.call_tool("search"))
+            await asyncio.to_thread(begun.wait)
+            await asyncio.to_thread(served.close)
+            assert not admin.exists("{mcp}:busy:ann", "{mcp}:costs:ann")
+            await asyncio.wait([call])
 
 
 @pytest.mark.parametrize("cost", [None, 2])

@@ -187,6 +187,7 @@ class RateLimits(Middleware):
         self._client, self._session = client, session
         self.holds = f"{{{prefix}}}:holds"
         self._unseen = dict[str, str]()
+        self.running = set[_Running]()
 
     def add_to(self, server: FastMCP[Any]) -> None:
         """Adds the middleware to a server, and the resource `limits://mine`, which lists a client its limits.
@@ -195,7 +196,7 @@ class RateLimits(Middleware):
         servers or providers may have it. For tools that are added later, use the server's `add_middleware` instead.
         """
         of_kind(server, "server", FastMCP).add_middleware(self)
-        server.add_provider(_Check(lambda: self._check(server)))
+        server.add_provider(_Check(lambda: self._check(server), self._all_over))
 
         @server.resource("limits://mine", name="limits", mime_type="application/json")
         async def limits() -> str:  # pyright: ignore[reportUnusedFunction]
@@ -215,6 +216,11 @@ class RateLimits(Middleware):
         for tool, name in named.items():
             if tool not in known and await server.get_tool(tool) is None:
                 raise ValueError(_unknown(name, tool, known))
+
+    async def _all_over(self) -> None:
+        """Waits for the calls that have been cancelled because the server shuts down: they give back what they hold."""
+        if self.running:
+            await asyncio.wait([asyncio.ensure_future(call.over.wait()) for call in self.running], timeout=MARGIN)
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]) -> Any:
         """Lists the tools. The first time, logs which tools that rules name do not exist."""
@@ -291,8 +297,8 @@ class RateLimits(Middleware):
         if hold is None and not call.leases:
             return await call_next(context)
         token = _reported.set({**_reported.get({}), **call.costs})
-        done = asyncio.Event()
-        renewing = asyncio.ensure_future(call.renew(done))
+        self.running.add(call)
+        renewing = asyncio.ensure_future(call.renew())
         unused = True
         try:
             result = await call_next(context)
@@ -303,21 +309,22 @@ class RateLimits(Middleware):
             return result
         finally:
             _reported.reset(token)
-            done.set()
+            call.done.set()
             await steps.to_its_end(call.end(tool, unused, renewing))
 
 
 class _Check(Provider):
-    """Provides no tools. A server starts its providers, so a provider can check the rules before the first call."""
+    """Provides no tools. A server starts its providers before the first call, and stops them after the last one."""
 
-    def __init__(self, check: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, check: Callable[[], Awaitable[None]], over: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
-        self._check = check
+        self._check, self._over = check, over
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None, None]:
         await self._check()
         yield
+        await self._over()
 
 
 async def _tool_of(context: MiddlewareContext[Any]) -> str:
@@ -376,6 +383,8 @@ class _Running:
         self.limits, self.takes, self.rules, self.hold = limits, takes, rules, hold
         self.leases = [take for take in takes.values() if isinstance(take.limit, Lease)]
         """The places that end with the call."""
+        self.done, self.over = asyncio.Event(), asyncio.Event()
+        """Whether the tool has ended, and whether the call has: it then holds nothing."""
         self.costs = {(limits.prefix, name): list[int]() for name, rule in rules.items() if rule.cost is not None}
 
     async def take(self, client: str) -> Together[Answer]:
@@ -389,7 +398,7 @@ class _Running:
         call = wire.bmtake(*takes, timeout=None, flow="client:" + client, hold=self.hold, new=True)
         return await async_answer(cell, call, self.limits.timeout)
 
-    async def renew(self, done: asyncio.Event) -> None:
+    async def renew(self) -> None:
         """Renews the places and the hold until the tool is done."""
         times = [take.limit.lease for take in self.leases if isinstance(take.limit, Lease)]
         times += [self.hold.period] if self.hold else []
@@ -398,7 +407,7 @@ class _Running:
         takes = [empty(take) for take in self.takes.values()] if self.hold else self.leases
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), pause)
+                await asyncio.wait_for(self.done.wait(), pause)
                 return
             with suppress(Exception):  # the next time may succeed, and nothing is lost before the end of the lease
                 await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
@@ -409,6 +418,9 @@ class _Running:
             await asyncio.wait_for(self._end(unused, renewing), MARGIN)
         except Exception as error:  # the tool has run, so its result counts
             _log.warning("what the tool %r holds runs out: %s", tool, str(error) or type(error).__name__)
+        finally:
+            self.limits.running.discard(self)
+            self.over.set()
 
     async def _end(self, unused: bool, renewing: asyncio.Future[None]) -> None:
         cell = self.limits.cell
