@@ -41,6 +41,10 @@ def client_of(context: Any) -> str:
     return meta or address_of(context)
 
 
+def process() -> int:
+    return os.getpid()
+
+
 def made(port: int) -> Any:
     client = redis.asyncio.Redis(port=port, socket_timeout=60, max_connections=1000)
     guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
@@ -55,14 +59,8 @@ def made(port: int) -> Any:
     own.add_middleware(SlidingWindowRateLimitingMiddleware(OWN, window_minutes=60, **by_kind))
 
     for each in (server, at_once, own):
-
-        @each.tool
-        async def count() -> int:  # pyright: ignore[reportUnusedFunction]
-            return os.getpid()
-
-        @each.tool
-        async def mine() -> int:  # pyright: ignore[reportUnusedFunction]
-            return os.getpid()
+        for name in ("count", "mine", "session"):
+            each.tool(process, name=name)
 
         @each.tool
         async def tries(context: Context) -> str:  # pyright: ignore[reportUnusedFunction]
@@ -70,10 +68,6 @@ def made(port: int) -> Any:
             with suppress(MCPError):
                 await context.fastmcp.call_tool("mine")
             return "done"
-
-        @each.tool
-        async def session() -> int:  # pyright: ignore[reportUnusedFunction]
-            return os.getpid()
 
         @each.tool
         async def render(seconds: float) -> int:  # pyright: ignore[reportUnusedFunction]

@@ -357,16 +357,14 @@ class Stored:
             name = f"resp_{len(self.stored)}"
             body = {**answer("/responses", 200, 0), "id": name, "status": "queued", "output": [], "usage": None}
             self.stored[name] = body
-            if json.loads(request.content).get("stream"):
-                events = list(response_events(body))[:1]  # the stream breaks off
-                return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(events))
+            streams, events = json.loads(request.content).get("stream"), slice(1)  # the stream breaks off
+        else:
+            body = self.stored[request.url.path.split("/responses/")[1].partition("/")[0]]
+            streams, events = request.url.params.get("stream"), slice(1, None)
+        if not streams:
             return httpx.Response(200, stream=Body(body))
-        name = request.url.path.split("/responses/")[1].partition("/")[0]
-        body = self.stored[name]
-        if request.url.params.get("stream"):
-            events = list(response_events(body))[1:]
-            return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(events))
-        return httpx.Response(200, stream=Body(body))
+        content = b"".join([*response_events(body)][events])
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=content)
 
     def ends(self, name: str, status: str, prompt: int, answered: int) -> None:
         usage = {"input_tokens": prompt, "output_tokens": answered, "total_tokens": prompt + answered}

@@ -352,40 +352,28 @@ async def test_a_server_that_shuts_down_gives_back_what_its_calls_hold(server: s
 
 
 @pytest.mark.parametrize("cost", [None, 2])
-async def test_a_renewal_that_is_late_does_not_take_the_place_again(server: servers.Server, cost: int | None) -> None:
-    renewed, seen = asyncio.Event(), list[bytes]()
+async def test_a_renewal_that_is_late_does_not_take_the_place_again(
+    client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch, cost: int | None
+) -> None:
+    run, renewed, seen = AsyncCell.run, asyncio.Event(), list[str]()
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        replies, calls = await asyncio.open_connection("127.0.0.1", server.port)
-
-        async def back() -> None:
-            while data := await replies.read(1 << 16):
-                writer.write(data)
-
-        answering = asyncio.ensure_future(back())
-        while data := await reader.read(1 << 16):
-            if b"CL.MTAKE" in data:
-                seen.append(data)
-                if len(seen) == 2:
-                    renewed.set()
-                    await asyncio.sleep(0.2)
-            calls.write(data)
-        await calls.drain()
-        answering.cancel()
+    async def slow(cell: AsyncCell, call: Any, ready: Any = None) -> Any:
+        seen.append(call.name)
+        if seen == ["CL.MTAKE"] * 2:
+            renewed.set()
+            await asyncio.sleep(0.2)
+        return await run(cell, call, ready)
 
     async def tool(context: Any) -> None:
         await renewed.wait()
 
+    monkeypatch.setattr(AsyncCell, "run", slow)
     rules = {"busy": Rule(Places(1, lease=60 if cost else 0.3), per="server")}
     rules |= {"costs": Rule(Fixed(9, per=3600), cost=cost)} if cost else {}
-    async with await asyncio.start_server(relay, "127.0.0.1") as slow:
-        cell = AsyncCell(redis.asyncio.Redis(port=slow.sockets[0].getsockname()[1]))
-        limits = RateLimits(cell, rules, period=0.3)
-        await limits.on_call_tool(MiddlewareContext[Any](message=CallToolRequestParams(name="search")), tool)
-        await asyncio.sleep(0.3)
-        with server.admin as admin:
-            assert not admin.zcard("{mcp}:busy:") and len(seen) == 2
-        await cell.pool.disconnect()
+    limits = RateLimits(AsyncCell(client), rules, period=0.3)
+    await limits.on_call_tool(MiddlewareContext[Any](message=CallToolRequestParams(name="search")), tool)
+    await asyncio.sleep(0.3)
+    assert not await client.zcard("{mcp}:busy:") and seen.count("CL.MTAKE") == 2
 
 
 async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: pytest.LogCaptureFixture) -> None:
@@ -535,9 +523,6 @@ def test_mistakes_are_named() -> None:
         ("tools must be several names, not 'search'", lambda: Rule(rate, tools="search")),
         ("cost is for a limit of units", lambda: Rule(Places(3), cost=1)),
         ("cost must be at least 0 and at most 1, not 2", lambda: Rule(rate, cost=2)),
-        ("cost must be a whole number, not 2.5", lambda: Rule(rate, cost=2.5)),
-        ("tools must be several names, not 5", lambda: Rule(rate, tools=5)),
-        ("each of tools must be text, not 1", lambda: Rule(rate, tools=[1])),
         ("each of tools must be text, not None", lambda: Rule(rate, tools=[None])),
         ("places must be at least 1, not 0", lambda: Places(0)),
         ("unexpected keyword argument 'pre'", lambda: Rule(rate, pre="client")),  # type: ignore[call-arg]
@@ -546,14 +531,10 @@ def test_mistakes_are_named() -> None:
         ("with cost, a Log has a limit of at most 10000, not 10001", lambda: Rule(Log(10_001, per=60), cost=1)),
         ("RateLimits needs an AsyncCell or an AsyncGuard", lambda: RateLimits(FakeCell(), {"a": Rule(rate)})),  # type: ignore[arg-type]
         ("units must be at least 0, not -1", lambda: report_cost(-1)),
-        ("units must be a whole number, not 2.5", lambda: report_cost(2.5)),
         ("rules must be Mapping", lambda: RateLimits(cell, [Rule(rate)])),
         ("the name of a rule must be text, not 1", lambda: limits(rules={1: Rule(rate)})),
-        ("the name of a rule must not be empty", lambda: limits(rules={"": Rule(rate)})),
-        ("client must be a function", lambda: limits(client="ann")),
         ("client must be a function", lambda: limits(client=None)),
         ("session must be a function", lambda: limits(session=1)),
-        ("timeout must be seconds", lambda: limits(timeout="5")),
         ("timeout must be seconds", lambda: limits(timeout=True)),
         ("server must be FastMCP, not 'x'", lambda: limits().add_to("x")),
         ("period must be at least", lambda: RateLimits(cell, {"a": Rule(Fixed(1, per=1), cost=1)}, period=0)),
