@@ -147,6 +147,10 @@ def test_of_a_refusal_the_fields_are_those_of_the_limit_that_refused() -> None:
     headers = MutableHeaders({"X-RateLimit-Remaining": "2", "Retry-After": "9"})
     add_fields(headers, [("RateLimit", '"other";r=1'), ("X-RateLimit-Remaining", "1")])
     assert headers["X-RateLimit-Remaining"] == "2" and headers["RateLimit"] == '"other";r=1'
+    headers["X-RateLimit-Reset"] = "9"
+    del headers["Retry-After"]
+    add_fields(headers, [])  # those of a limit that was decided without the server
+    assert headers["X-RateLimit-Reset"] == "9"
 
 
 def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:

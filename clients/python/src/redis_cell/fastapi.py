@@ -86,7 +86,7 @@ def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
     own = dict(found)
     there, left = headers.get(REMAINING, ""), own.get(REMAINING, "")
     refused = "Retry-After" in headers
-    tighter = not there or (not refused and there.isdecimal() and int(left or 0) < int(there))
+    tighter = bool(left) and (not there or (not refused and there.isdecimal() and int(left) < int(there)))
     if tighter:
         del headers["X-RateLimit-Reset"]  # the other limit's, if this one has none
     for name, value in own.items():
