@@ -34,7 +34,7 @@ from mcp_types import CallToolRequestParams, InputRequiredResult, ListRootsReque
 
 import servers
 import uvicorn_thread
-from redis_cell import AsyncCell, Bucket, Fixed, Funnel, Log, Rate, Window
+from redis_cell import AsyncCell, Bucket, Fixed, Funnel, Lease, Log, Rate, Window, wire
 from redis_cell.fastmcp import Places, RateLimits, Rule, report_cost
 from redis_cell.testing import AsyncFakeCell, FakeCell
 
@@ -374,6 +374,24 @@ async def test_a_renewal_that_is_late_does_not_take_the_place_again(
     await limits.on_call_tool(MiddlewareContext[Any](message=CallToolRequestParams(name="search")), tool)
     await asyncio.sleep(0.3)
     assert not await client.zcard("{mcp}:busy:") and seen.count("CL.MTAKE") == 2
+
+
+@pytest.mark.parametrize("cost", [None, 2])
+async def test_a_call_that_has_lost_a_place_keeps_the_others(client: redis.asyncio.Redis, cost: int | None) -> None:
+    """Its lease ended while the server did not answer, and another call has the place."""
+    rules = {"lost": Rule(Places(1, lease=60)), "busy": Rule(Places(2, lease=1.5), per="server")}
+    rules |= {"costs": Rule(Fixed(9, per=3600), cost=cost)} if cost else {}
+    limits = RateLimits(AsyncCell(client), rules, period=1.5, client=lambda context: "ann")
+    context = MiddlewareContext[Any](message=CallToolRequestParams(name="search"))
+
+    async def tool(_: Any) -> None:
+        await client.delete("{mcp}:lost:ann")
+        await limits.cell.run(wire.acquire("{mcp}:lost:ann", Lease(1, lease=60, holder="another")))
+        await asyncio.sleep(2.5)
+        left = {row["name"]: row["remaining"] for row in await limits.limits(context)}
+        assert left == {"lost": 0, "busy": 1} | ({"costs": 7} if cost else {})
+
+    await limits.on_call_tool(context, tool)
 
 
 async def test_the_result_of_a_tool_is_not_lost_if_it_cannot_be_settled(caplog: pytest.LogCaptureFixture) -> None:

@@ -410,7 +410,10 @@ class _Running:
                 await asyncio.wait_for(self.done.wait(), pause)
                 return
             with suppress(Exception):  # the next time may succeed, and nothing is lost before the end of the lease
-                await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
+                answer = await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
+                if not answer and answer.combined.decided_by == "server":
+                    # Another call has a place that was lost, for instance in an outage. The rest is renewed.
+                    takes = [take for take in takes if answer[take.key]] or takes
 
     async def end(self, tool: str, unused: bool, renewing: asyncio.Future[None]) -> None:
         """Settles the costs, and releases the places. If the tool reported nothing, it costs nothing if `unused`."""
