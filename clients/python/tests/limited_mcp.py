@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import anyio
 import redis.asyncio
 import uvicorn
-from fastmcp import FastMCP
+from fastmcp import Context, FastMCP
 from fastmcp.server.middleware.rate_limiting import SlidingWindowRateLimitingMiddleware
+from mcp import MCPError
 from starlette.middleware import Middleware
 
 from redis_cell import AsyncCell, AsyncGuard, FailClosed, Fixed, Log
@@ -40,6 +41,10 @@ def client_of(context: Any) -> str:
     return meta or address_of(context)
 
 
+def process() -> int:
+    return os.getpid()
+
+
 def made(port: int) -> Any:
     client = redis.asyncio.Redis(port=port, socket_timeout=60, max_connections=1000)
     guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
@@ -54,18 +59,15 @@ def made(port: int) -> Any:
     own.add_middleware(SlidingWindowRateLimitingMiddleware(OWN, window_minutes=60, **by_kind))
 
     for each in (server, at_once, own):
+        for name in ("count", "mine", "session"):
+            each.tool(process, name=name)
 
         @each.tool
-        async def count() -> int:  # pyright: ignore[reportUnusedFunction]
-            return os.getpid()
-
-        @each.tool
-        async def mine() -> int:  # pyright: ignore[reportUnusedFunction]
-            return os.getpid()
-
-        @each.tool
-        async def session() -> int:  # pyright: ignore[reportUnusedFunction]
-            return os.getpid()
+        async def tries(context: Context) -> str:  # pyright: ignore[reportUnusedFunction]
+            """Continues if a tool that it calls is refused."""
+            with suppress(MCPError):
+                await context.fastmcp.call_tool("mine")
+            return "done"
 
         @each.tool
         async def render(seconds: float) -> int:  # pyright: ignore[reportUnusedFunction]

@@ -357,16 +357,14 @@ class Stored:
             name = f"resp_{len(self.stored)}"
             body = {**answer("/responses", 200, 0), "id": name, "status": "queued", "output": [], "usage": None}
             self.stored[name] = body
-            if json.loads(request.content).get("stream"):
-                events = list(response_events(body))[:1]  # the stream breaks off
-                return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(events))
+            streams, events = json.loads(request.content).get("stream"), slice(1)  # the stream breaks off
+        else:
+            body = self.stored[request.url.path.split("/responses/")[1].partition("/")[0]]
+            streams, events = request.url.params.get("stream"), slice(1, None)
+        if not streams:
             return httpx.Response(200, stream=Body(body))
-        name = request.url.path.split("/responses/")[1].partition("/")[0]
-        body = self.stored[name]
-        if request.url.params.get("stream"):
-            events = list(response_events(body))[1:]
-            return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(events))
-        return httpx.Response(200, stream=Body(body))
+        content = b"".join([*response_events(body)][events])
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=content)
 
     def ends(self, name: str, status: str, prompt: int, answered: int) -> None:
         usage = {"input_tokens": prompt, "output_tokens": answered, "total_tokens": prompt + answered}
@@ -548,14 +546,27 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
         ),
         ("messages/count_tokens", [httpx.Response(200, stream=Body({"input_tokens": 9}))], {}),
         ("responses/input_tokens", [httpx.Response(200, stream=Body({"input_tokens": 9}))], {}),
+        ("models/count-tokens:rawPredict", [httpx.Response(200, stream=Body({"input_tokens": 9}))], {}),
+        ("models/claude:streamRawPredict", [httpx.Response(200, json=USED)], {"claude": {"tokens": 15}}),
+        ("model/claude:0/invoke", [httpx.Response(200, json=USED)], {"claude:0": {"tokens": 15}}),
     ],
-    ids=["in memory", "in memory, refused", "redirected", "counted", "counted too"],
+    ids=[
+        "in memory",
+        "in memory, refused",
+        "redirected",
+        "counted",
+        "counted too",
+        "Vertex counts",
+        "Vertex",
+        "Bedrock",
+    ],
 )
 def test_a_reply_is_settled_however_it_comes(path: str, replies: list[httpx.Response], used: Any) -> None:
     budget = Budget(FakeCell(), "run:4", tokens=100_000)
     inner = httpx.MockTransport(lambda request: replies.pop(0))
     with httpx.Client(transport=BudgetTransport(lambda: budget, transport=inner), follow_redirects=True) as http:
-        body = {"model": "fake", "max_tokens": 400, "messages": FOUND["messages"]}
+        body = {"max_tokens": 400, "messages": FOUND["messages"]}
+        body |= {} if "claude" in path else {"model": "fake"}
         http.post(f"http://upstream/v1/{path}", json=body)
     assert budget.used() == used
     assert budget.left() == {"tokens": 100_000 - sum(row["tokens"] for row in used.values())}

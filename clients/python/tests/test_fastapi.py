@@ -147,6 +147,10 @@ def test_of_a_refusal_the_fields_are_those_of_the_limit_that_refused() -> None:
     headers = MutableHeaders({"X-RateLimit-Remaining": "2", "Retry-After": "9"})
     add_fields(headers, [("RateLimit", '"other";r=1'), ("X-RateLimit-Remaining", "1")])
     assert headers["X-RateLimit-Remaining"] == "2" and headers["RateLimit"] == '"other";r=1'
+    headers["X-RateLimit-Reset"] = "9"
+    del headers["Retry-After"]
+    add_fields(headers, [])  # those of a limit that was decided without the server
+    assert headers["X-RateLimit-Reset"] == "9"
 
 
 def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
@@ -202,6 +206,39 @@ async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(server: serv
             admin.delete("{waiting:ann}:waiting")
             assert (await staying).text == "three" * 100_000
             assert not server.counted("blocked_clients")
+
+
+async def test_a_request_that_cannot_be_read_leaves_the_queue(server: servers.Server) -> None:
+    """Other middleware raises an error if a body is too large."""
+
+    async def receive() -> Any:
+        await servers.until(lambda: server.counted("blocked_clients") == 1)
+        raise ValueError("too large")
+
+    with server.admin as admin:
+        admin.execute_command("CL.THROTTLE", "{waiting:ann}:waiting", 0, 1, 3600)
+    with pytest.raises(ValueError, match="too large"):
+        await waiting(server.port)({"type": "http", "headers": [(b"x-user", b"ann")]}, receive, receive)
+    await servers.until(lambda: not server.counted("blocked_clients"))
+
+
+async def test_a_request_that_does_not_wait_is_not_read(client: redis.asyncio.Redis) -> None:
+    """To read it would ask a client that expects `100 Continue` for its body, also if the request is refused."""
+    sent = list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    async def receive() -> Any:
+        pytest.fail("the request is read")
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+
+    middleware = RateLimitMiddleware(app, RateLimit(AsyncCell(client), Fixed(1, per=3600)))
+    for _ in range(2):
+        await middleware({"type": "http", "headers": []}, receive, send)
+    assert sent[:2] == [200, 429]
 
 
 @pytest.mark.parametrize(("choice", "status"), [(FailOpen(), 200), (FailClosed(), 503)])

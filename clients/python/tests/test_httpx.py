@@ -7,7 +7,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import httpx
@@ -22,9 +22,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import SecretStr
 
 import servers
-from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Guard, Rate, Take, observe
+from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Fixed, Guard, Rate, Take, observe
 from redis_cell.httpx import AsyncTransport, Transport, Turn, retry_after, seconds_of
 from redis_cell.langchain import RateLimiter
+from redis_cell.testing import FakeCell
 from redis_cell.wire import Call
 from upstream import Upstream, leaves_its_connection, serving
 
@@ -161,8 +162,8 @@ def test_what_a_transport_refuses_is_not_tried_again(server: servers.Server, cel
 def test_a_request_that_was_not_sent_has_its_turn_back(cell: Cell) -> None:
     rate = Rate(2, per=3600)
     client = openai_client(cell, Upstream(), rate, max_wait=0)
-    client.base_url = "http://127.0.0.1:1/v1"
-    for _ in range(4):
+    for url in ("http://127.0.0.1:1/v1", "ftp://127.0.0.1/v1") * 2:
+        client.base_url = url
         with pytest.raises(openai.APIConnectionError):
             ask(client)
     # Units that came meanwhile are not given back.
@@ -228,6 +229,16 @@ def test_the_times_in_headers_are_read() -> None:
     assert retry_after({}, now) is None
 
 
+def test_only_a_429_that_names_a_limit_as_used_up_pauses_until_its_reset(cell: Cell) -> None:
+    """Upstreams name the resets of their limits in each response, also in those of an outage."""
+    pacing = Transport(cell, "upstream").pacing
+    turn = Turn(cell.mtake(*pacing.takes()), pacing.takes(), time.monotonic())
+    for status, left, pauses in ((503, "0", []), (529, "0", []), (429, "0", [360]), (429, "9", [1])):
+        headers = {"x-ratelimit-remaining-requests": left, "x-ratelimit-reset-requests": "6m0s"}
+        calls = [cast(Any, call.arguments) for call in pacing.learned(turn, status, headers)]
+        assert [arguments[-2] // 1_000_000 for arguments in calls] == pauses
+
+
 @pytest.mark.parametrize(("choice", "admitted"), [(FailOpen(), True), (FailClosed(ask_again=60), False)])
 def test_a_guard_decides_without_the_server(upstream: Upstream, choice: Any, admitted: bool) -> None:
     with servers.running() as server, redis.Redis(port=server.port, socket_timeout=0.5) as client:
@@ -251,6 +262,10 @@ async def test_the_limiter_of_langchain(client: Any, cell: Cell) -> None:
         limiter.acquire()
     with pytest.raises(TimeoutError):
         await limiter.aacquire()
+    with pytest.raises(TimeoutError, match="no wait helps: 'total'"):
+        await asyncio.gather(*(RateLimiter(cell, "total", Fixed.total(1)).aacquire() for _ in range(2)))
+    fake = RateLimiter(FakeCell(), "fake", NEVER)  # type: ignore[arg-type]
+    await asyncio.wait_for(asyncio.gather(fake.aacquire(), fake.aacquire()), 30)
     both = RateLimiter(cell, "both", Rate(1, per=0.2), async_cell=AsyncCell(client))
     begun = time.monotonic()
     await asyncio.gather(*(both.aacquire() for _ in range(3)))

@@ -47,8 +47,10 @@ FILES = ("image_url", "input_image", "input_file", "file")
 """The types of the parts of messages that are pictures or files."""
 DATA = ("image_url", "file", "file_data")
 """Their entries that have the data."""
-FREE = ("/count_tokens", "/input_tokens")
+FREE = ("/count_tokens", "/input_tokens", "/count-tokens:rawPredict")
 """The ends of the paths of requests that name a model and do not call it: they count tokens."""
+NAMED = re.compile("/models/([^/]+):(?:rawPredict|streamRawPredict)$|/model/(.+)/invoke(?:-with-response-stream)?$")
+"""The paths of requests that have the name of the model in place of their JSON: of Vertex AI and Bedrock."""
 BEGUN = ("queued", "in_progress")
 """The statuses of responses that have not ended, whose usage is not known."""
 STORED = {"GET": re.compile("/responses/([^/]+)$"), "POST": re.compile("/responses/([^/]+)/cancel$")}
@@ -362,8 +364,10 @@ def _data_of(request: Any) -> dict[str, Any] | None:
     # The request after a redirection has it in memory, and has not read it. Neither has a form with its files.
     if isinstance(request.stream, Iterable if is_form else library.ByteStream):
         request.read()
-    with suppress(ValueError, library.RequestNotRead):
+    with suppress(ValueError, TypeError, library.RequestNotRead):
         data = _fields_of(request) if is_form else json.loads(request.content)
+        if in_path := NAMED.search(request.url.path):
+            data["model"] = in_path[1] or in_path[2]
         if isinstance(data, dict) and isinstance(cast(dict[str, Any], data).get("model"), str):
             # An estimate tells the requests of this API from embeddings by the name of their longest answer.
             named = {"max_output_tokens": None} if request.url.path.endswith("/responses") else {}

@@ -86,7 +86,7 @@ def add_fields(headers: MutableHeaders, found: list[Field]) -> None:
     own = dict(found)
     there, left = headers.get(REMAINING, ""), own.get(REMAINING, "")
     refused = "Retry-After" in headers
-    tighter = not there or (not refused and there.isdecimal() and int(left or 0) < int(there))
+    tighter = bool(left) and (not there or (not refused and there.isdecimal() and int(left) < int(there)))
     if tighter:
         del headers["X-RateLimit-Reset"]  # the other limit's, if this one has none
     for name, value in own.items():
@@ -226,11 +226,15 @@ class RateLimitMiddleware:
         adds = FIELDS not in scope  # otherwise another middleware does
         found: list[list[Field]] = scope.setdefault(FIELDS, [])
         if self.limit is not None:
-            ahead = _Ahead(receive)
-            decided = await ahead.until_done(self.limit.decide(HTTPConnection(scope)))
-            receive = ahead.receive
-            if ahead.left:
-                return
+            deciding = self.limit.decide(HTTPConnection(scope))
+            if self.limit.timeout == 0:
+                # To read the request would ask its client for a body that a refusal does not need.
+                decided = await deciding
+            else:
+                ahead = _Ahead(receive)
+                decided, receive = await ahead.until_done(deciding), ahead.receive
+                if ahead.left:
+                    return
             if decided is not None:
                 answer, own, refused = decided
                 if refused is not None:
@@ -282,7 +286,7 @@ class _Ahead:
                 await asyncio.wait([task])
                 return None
             return await task
-        except asyncio.CancelledError:
+        except BaseException:  # of this task, or of `receive`
             task.cancel()
             await asyncio.wait([task])
             raise

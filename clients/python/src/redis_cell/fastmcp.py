@@ -9,8 +9,8 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -43,8 +43,7 @@ RATE_LIMITED = -32023
 INTERNAL = -32603
 NEVER = 2**53 - 1
 """The milliseconds of a wait that never ends: the largest integer that all clients can read."""
-REFUSED = "redis_cell.fastmcp"
-"""The name of the refusal in the scope of a request."""
+UNAVAILABLE = "the rate limiter is unavailable"
 
 Per: TypeAlias = Literal["client", "session", "tool", "server"]
 PERS = get_args(Per)
@@ -103,20 +102,15 @@ class RateLimitedError(MCPError):
         data: dict[str, Any] = {"retryAfterMs": after}
         text = "no wait helps" if after == NEVER else f"try again in {wait:.3f} seconds"
         if unavailable:
-            super().__init__(INTERNAL, f"the rate limiter is unavailable: {text}", data)
+            super().__init__(INTERNAL, f"{UNAVAILABLE}: {text}", data)
         else:
             data |= {"limit": refusal.limit, "remaining": refusal.remaining}
             super().__init__(RATE_LIMITED, f"the limit {rule!r} is reached: {text}", data)
 
 
-class _Cost:
-    """The cost that a call has reported."""
-
-    def __init__(self) -> None:
-        self.units: int | None = None
-
-
-_reported: ContextVar[_Cost | None] = ContextVar("redis_cell_cost", default=None)
+_reported: ContextVar[dict[tuple[str, str], list[int]]] = ContextVar("redis_cell_costs")
+"""The costs that the running tool has reported to each rule with `cost`, by prefix and name. A tool that another tool
+calls reports to the rules of both. Lists, because threads can append to them at once."""
 
 
 def report_cost(units: int) -> None:
@@ -126,8 +120,8 @@ def report_cost(units: int) -> None:
     below 0. Without a rule with `cost`, or outside of a tool, it does nothing.
     """
     whole(units, "units")
-    if (cost := _reported.get()) is not None:
-        cost.units = (cost.units or 0) + units
+    for costs in _reported.get({}).values():
+        costs.append(units)
 
 
 def _address(context: MiddlewareContext[Any]) -> str:
@@ -193,6 +187,7 @@ class RateLimits(Middleware):
         self._client, self._session = client, session
         self.holds = f"{{{prefix}}}:holds"
         self._unseen = dict[str, str]()
+        self.running = set[_Running]()
 
     def add_to(self, server: FastMCP[Any]) -> None:
         """Adds the middleware to a server, and the resource `limits://mine`, which lists a client its limits.
@@ -201,17 +196,15 @@ class RateLimits(Middleware):
         servers or providers may have it. For tools that are added later, use the server's `add_middleware` instead.
         """
         of_kind(server, "server", FastMCP).add_middleware(self)
-        server.add_provider(_Check(lambda: self._check(server)))
+        server.add_provider(_Check(lambda: self._check(server), self._all_over))
 
         @server.resource("limits://mine", name="limits", mime_type="application/json")
         async def limits() -> str:  # pyright: ignore[reportUnusedFunction]
             """The limits of this client, with the number that remains of each."""
             context = MiddlewareContext[Any](message=None, fastmcp_context=get_context())
-            try:
-                return json.dumps(await self.limits(context))
-            except Exception as error:  # its text can name the server of Redis, which is not for clients
-                _log.error("the limits of a client cannot be read: %s", error)
-                raise MCPError(INTERNAL, "the rate limiter is unavailable") from None
+            with _without_its_text("the limits of a client cannot be read"):
+                own = [each for each in server.middleware if isinstance(each, RateLimits)]
+                return json.dumps([row for each in own for row in await each.limits(context)])
 
     async def _check(self, server: FastMCP[Any]) -> None:
         named = {tool: name for name, rule in self.rules.items() for tool in rule.tools or ()}
@@ -223,6 +216,11 @@ class RateLimits(Middleware):
         for tool, name in named.items():
             if tool not in known and await server.get_tool(tool) is None:
                 raise ValueError(_unknown(name, tool, known))
+
+    async def _all_over(self) -> None:
+        """Waits for the calls that have been cancelled because the server shuts down: they give back what they hold."""
+        if self.running:
+            await asyncio.wait([asyncio.ensure_future(call.over.wait()) for call in self.running], timeout=MARGIN)
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]) -> Any:
         """Lists the tools. The first time, logs which tools that rules name do not exist."""
@@ -292,57 +290,41 @@ class RateLimits(Middleware):
         costs = [name for name in names if own[name].cost is not None]
         hold = Hold(self.holds, holder, self.period) if costs else None
         call = _Running(self, takes, {name: own[name] for name in names}, hold)
-        answer = await call.take(whose["client"])
+        with _without_its_text(f"no rule can be decided for the tool {tool!r}"):
+            answer = await call.take(whose["client"])
         if not answer:
-            raise self._refusal(context, takes, answer)
+            raise _refusal(takes, answer)
         if hold is None and not call.leases:
             return await call_next(context)
-        cost = _Cost()
-        token = _reported.set(cost)
-        done = asyncio.Event()
-        renewing = asyncio.ensure_future(call.renew(done))
-        failed = True
+        token = _reported.set({**_reported.get({}), **call.costs})
+        self.running.add(call)
+        renewing = asyncio.ensure_future(call.renew())
+        unused = True
         try:
             result = await call_next(context)
-            failed = bool(getattr(result, "is_error", False))
+            # A tool that asks its client for input is called again with the answers, and reports the costs then.
+            unused = bool(getattr(result, "is_error", False)) or hasattr(result, "input_required")
             if hasattr(result, "task_id"):  # the tool runs as a background task, and its end is not known here
                 call.leases = []
             return result
         finally:
             _reported.reset(token)
-            done.set()
-            await steps.to_its_end(call.end(tool, cost, failed, renewing))
-
-    def _refusal(
-        self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]
-    ) -> RateLimitedError:
-        refusal = answer.combined
-        assert isinstance(refusal, (Refused, RefusedForever))
-        # The error names the rule with the longest wait.
-        refused = {name: row for name, take in takes.items() if isinstance(row := answer[take.key], type(refusal))}
-        name = max(refused, key=lambda name: refused[name].retry_after or 0, default="")
-        own = refused.get(name, refusal)
-        if isinstance(own, Refused) and isinstance(refusal, Refused):
-            refusal = replace(own, retry_after=refusal.retry_after)
-        error = RateLimitedError(name, refusal)
-        with suppress(RuntimeError):
-            found = get_http_request().scope.get(REFUSED)
-            if found is not None:
-                found.append(error)
-        return error
+            call.done.set()
+            await steps.to_its_end(call.end(tool, unused, renewing))
 
 
 class _Check(Provider):
-    """Provides no tools. A server starts its providers, so a provider can check the rules before the first call."""
+    """Provides no tools. A server starts its providers before the first call, and stops them after the last one."""
 
-    def __init__(self, check: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, check: Callable[[], Awaitable[None]], over: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
-        self._check = check
+        self._check, self._over = check, over
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None, None]:
         await self._check()
         yield
+        await self._over()
 
 
 async def _tool_of(context: MiddlewareContext[Any]) -> str:
@@ -353,6 +335,28 @@ async def _tool_of(context: MiddlewareContext[Any]) -> str:
         found = await own.fastmcp.get_tool_by_hash(*hashed)
         return name if found is None else found.name
     return name
+
+
+@contextmanager
+def _without_its_text(what: str) -> Generator[None, None, None]:
+    """Hides the text of an error from clients, because it can name the server of Redis."""
+    try:
+        yield
+    except Exception as error:
+        _log.error("%s: %s", what, error)
+        raise MCPError(INTERNAL, UNAVAILABLE) from None
+
+
+def _refusal(takes: Mapping[str, Take], answer: Together[Answer]) -> RateLimitedError:
+    refusal = answer.combined
+    assert isinstance(refusal, (Refused, RefusedForever))
+    # The error names the rule with the longest wait.
+    refused = {name: row for name, take in takes.items() if isinstance(row := answer[take.key], type(refusal))}
+    name = max(refused, key=lambda name: refused[name].retry_after or 0, default="")
+    own = refused.get(name, refusal)
+    if isinstance(own, Refused) and isinstance(refusal, Refused):
+        refusal = replace(own, retry_after=refusal.retry_after)
+    return RateLimitedError(name, refusal)
 
 
 def _unknown(rule: str, tool: str, known: Collection[str]) -> str:
@@ -379,6 +383,9 @@ class _Running:
         self.limits, self.takes, self.rules, self.hold = limits, takes, rules, hold
         self.leases = [take for take in takes.values() if isinstance(take.limit, Lease)]
         """The places that end with the call."""
+        self.done, self.over = asyncio.Event(), asyncio.Event()
+        """Whether the tool has ended, and whether the call has: it then holds nothing."""
+        self.costs = {(limits.prefix, name): list[int]() for name, rule in rules.items() if rule.cost is not None}
 
     async def take(self, client: str) -> Together[Answer]:
         cell, takes = self.limits.cell, tuple(self.takes.values())
@@ -391,7 +398,7 @@ class _Running:
         call = wire.bmtake(*takes, timeout=None, flow="client:" + client, hold=self.hold, new=True)
         return await async_answer(cell, call, self.limits.timeout)
 
-    async def renew(self, done: asyncio.Event) -> None:
+    async def renew(self) -> None:
         """Renews the places and the hold until the tool is done."""
         times = [take.limit.lease for take in self.leases if isinstance(take.limit, Lease)]
         times += [self.hold.period] if self.hold else []
@@ -400,19 +407,25 @@ class _Running:
         takes = [empty(take) for take in self.takes.values()] if self.hold else self.leases
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), pause)
+                await asyncio.wait_for(self.done.wait(), pause)
                 return
             with suppress(Exception):  # the next time may succeed, and nothing is lost before the end of the lease
-                await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
+                answer = await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
+                if not answer and answer.combined.decided_by == "server":
+                    # Another call has a place that was lost, for instance in an outage. The rest is renewed.
+                    takes = [take for take in takes if answer[take.key]] or takes
 
-    async def end(self, tool: str, cost: _Cost, failed: bool, renewing: asyncio.Future[None]) -> None:
-        """Settles the costs, and releases the places."""
+    async def end(self, tool: str, unused: bool, renewing: asyncio.Future[None]) -> None:
+        """Settles the costs, and releases the places. If the tool reported nothing, it costs nothing if `unused`."""
         try:
-            await asyncio.wait_for(self._end(cost, failed, renewing), MARGIN)
+            await asyncio.wait_for(self._end(unused, renewing), MARGIN)
         except Exception as error:  # the tool has run, so its result counts
             _log.warning("what the tool %r holds runs out: %s", tool, str(error) or type(error).__name__)
+        finally:
+            self.limits.running.discard(self)
+            self.over.set()
 
-    async def _end(self, cost: _Cost, failed: bool, renewing: asyncio.Future[None]) -> None:
+    async def _end(self, unused: bool, renewing: asyncio.Future[None]) -> None:
         cell = self.limits.cell
         await renewing  # a renewal that arrives after the end would take the places again
         if self.hold is None:
@@ -425,7 +438,8 @@ class _Running:
             if isinstance(take.limit, Lease) and take not in self.leases:
                 continue
             if (estimate := self.rules[name].cost) is not None:
-                used = cost.units if cost.units is not None else 0 if failed else estimate
+                costs = self.costs[self.limits.prefix, name]
+                used = sum(costs) if costs else 0 if unused else estimate
                 # The server would refuse a larger quantity, and then charge nothing.
                 takes.append(replace(take, quantity=min(used, wire.most(take.limit))))
             else:
@@ -447,23 +461,32 @@ class RefusalStatus:
         self.app = function(app, "app")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        refused: list[RateLimitedError] = scope.setdefault(REFUSED, [])
+        begins: Message | None = None
 
         async def send_status(message: Message) -> None:
-            if message["type"] == "http.response.start" and refused and message["status"] == 200:
-                headers = list(message.get("headers", ()))
-                if (b"content-type", b"application/json") in headers:
-                    data = refused[-1].error.data
-                    found = {"Retry-After": -(-data["retryAfterMs"] // 1000)}
-                    for name in ("limit", "remaining"):
-                        if name in data:
-                            found[f"RateLimit-{name.title()}"] = data[name]
-                    headers += [(name.lower().encode(), str(value).encode()) for name, value in found.items()]
-                    status = 429 if refused[-1].error.code == RATE_LIMITED else 503
-                    message = {**message, "status": status, "headers": headers}
+            nonlocal begins
+            is_answer = message["type"] == "http.response.start" and message["status"] == 200
+            if is_answer and (b"content-type", b"application/json") in message.get("headers", ()):
+                begins = message
+                return
+            if begins is not None:
+                # The tool can have continued after the refusal of a tool that it called, so only the answer counts.
+                await send({**begins, **_status_of(message.get("body", b""), begins)})
+                begins = None
             await send(message)
 
-        await self.app(scope, receive, send_status)
+        await self.app(scope, receive, send_status if scope["type"] == "http" else send)
+
+
+def _status_of(body: bytes, begins: Message) -> Message:
+    """Returns the status and the headers of a response whose body is a refusal, and nothing for other bodies."""
+    if b'"retryAfterMs"' not in body:
+        return {}
+    with suppress(ValueError, KeyError, TypeError):
+        error = json.loads(body)["error"]
+        data = error["data"]
+        found = {"retry-after": -(-data["retryAfterMs"] // 1000)}
+        found |= {f"ratelimit-{name}": data[name] for name in ("limit", "remaining") if name in data}
+        headers = [*begins["headers"], *((name.encode(), str(value).encode()) for name, value in found.items())]
+        return {"status": 429 if error["code"] == RATE_LIMITED else 503, "headers": headers}
+    return {}

@@ -78,11 +78,13 @@ def seconds_of(value: str, now: float) -> float | None:
     return date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now
 
 
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Returns the wait that a response names, in seconds."""
+def retry_after(headers: Mapping[str, str], now: float, resets: bool = True) -> float | None:
+    """Returns the wait that a response names, in seconds. With `resets`, that is also the time until the reset of a
+    limit, unless some of the limit remains: many upstreams name the resets in each response."""
     if (value := headers.get("retry-after-ms")) and (wait := seconds_of(value, now)) is not None:
         return wait / 1000
-    for name in ("retry-after", *(header.format("reset") for header in LEARNED)):
+    used_up = [header for header in LEARNED if resets and not _number(headers.get(header.format("remaining"), ""))]
+    for name in ("retry-after", *(header.format("reset") for header in used_up)):
         if (value := headers.get(name)) and (wait := seconds_of(value, now)) is not None:
             return wait
     return None
@@ -140,7 +142,7 @@ class Pacing:
         yield from self._remaining(turn, headers)
         if status not in REFUSALS:
             return
-        wait = retry_after(headers, time.time())
+        wait = retry_after(headers, time.time(), status == 429)
         if status == 429 and (call := self.unsent(turn)):
             yield call
         if wait is None and status == 429:
@@ -230,7 +232,8 @@ def library_of(thing: object) -> Any:
 def never_sent(request: Any, error: Exception) -> bool:
     """Whether an error means that the upstream has not received the request."""
     library = library_of(request)
-    return isinstance(error, (library.ConnectError, library.ConnectTimeout, library.PoolTimeout))
+    kinds = library.ConnectError, library.ConnectTimeout, library.PoolTimeout, library.UnsupportedProtocol
+    return isinstance(error, kinds)
 
 
 class Sends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from langchain_core.rate_limiters import BaseRateLimiter
@@ -10,6 +11,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from .answers import Answer, Key, Together
 from .client import AsyncCell, Cell
 from .limiters import Counted
+from .testing import FakeCell
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, Guard
 from .waiting import AsyncRuns, async_wait, check_runs, wait
@@ -21,8 +23,13 @@ T = TypeVar("T")
 class _Threaded:
     """A cell whose calls run in a thread. Its waits do not occupy the thread."""
 
+    sleep: Callable[[float], Awaitable[None]]
+
     def __init__(self, cell: Cell | Guard) -> None:
         self.cell = cell
+        if isinstance(cell, FakeCell):  # its waits move its clock
+            self.clock = cell.clock
+            self.sleep = lambda seconds: asyncio.to_thread(cell.sleep, seconds)
 
     async def run(self, call: Call[T]) -> T:
         return await asyncio.to_thread(self.cell.run, call)
@@ -68,6 +75,7 @@ class RateLimiter(BaseRateLimiter):
     def _admitted(self, answer: Together[Answer], blocking: bool) -> bool:
         if blocking and not answer:
             closed = answer.combined.decided_by == "fail_closed"
-            why = "the server is unavailable" if closed else f"no turn within {self.timeout} seconds"
+            late = "no wait helps" if answer.combined.retry_after is None else f"no turn within {self.timeout} seconds"
+            why = "the server is unavailable" if closed else late
             raise TimeoutError(f"{why}: {self.take.key!r}")
         return bool(answer)
