@@ -20,7 +20,7 @@ from .commands import Asyncio, Blocking, Commands
 from .errors import is_lost
 from .limiters import Arguments, of_kind
 from .sending import MARGIN, AsyncLink, Link, Ready, is_cluster, leave_queue
-from .steps import Steps
+from .steps import Method, Steps
 from .times import micros
 from .wire import Call, Once
 
@@ -163,11 +163,16 @@ class _Cell(Commands):
         """The client's connection pool, or for a cluster, in which each node has a pool, the client itself."""
         return self._link.pool
 
-    def _pipeline(self, calls: tuple[Call[Any], ...]) -> Steps[list[Any]]:
+    @Method
+    def pipeline(self, *calls: Call[Any]) -> Steps[list[Any]]:
+        """Sends calls to a single server together, and returns the answers. Functions of `redis_cell.wire` build calls.
+
+        Each call is decided separately. The first error is raised after all calls have been answered.
+        """
         for call in calls:
             of_kind(call, "a call of a pipeline", Call)
         commands, sent = _commands(self._link.client, self._by_functions, calls), time.monotonic()
-        replies = yield partial(self._link.send_many, commands)
+        replies = yield from self._link.send_many(commands)
         return _answers(calls, replies, sent, self.errors)
 
     def _run(self, call: Call[T], ready: Ready | None) -> Steps[T]:
@@ -239,13 +244,6 @@ class Cell(_Cell, Blocking):
         """
         return cls(_client(url, "redis", options), backend=backend)
 
-    def pipeline(self, *calls: Call[Any]) -> list[Any]:
-        """Sends calls to a single server together, and returns the answers. Functions of `redis_cell.wire` build calls.
-
-        Each call is decided separately. The first error is raised after all calls have been answered.
-        """
-        return steps.run(self._pipeline(calls))
-
     def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, and returns the answer.
 
@@ -307,10 +305,6 @@ class AsyncCell(_Cell, Asyncio):
     def from_url(cls, url: str, *, backend: Backend = "module", pipelined: bool = False, **options: Any) -> AsyncCell:
         """Returns an AsyncCell with a client of redis-py for a URL, like `Cell.from_url`."""
         return cls(_client(url, "redis.asyncio", options), backend=backend, pipelined=pipelined)
-
-    async def pipeline(self, *calls: Call[Any]) -> list[Any]:
-        """Sends calls to a single server together, and returns the answers, like `Cell.pipeline`."""
-        return await steps.async_run(self._pipeline(calls))
 
     async def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, and returns the answer.
