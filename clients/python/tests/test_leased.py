@@ -292,15 +292,6 @@ async def test_a_key_of_another_type_is_an_error(client: Any) -> None:
         await leased.take("hot")
 
 
-@pytest.mark.parametrize(("least", "most", "hold"), [(0, 10, 1), (11, 10, 1), (1, 10, 0), (1, 10, math.inf)])
-@pytest.mark.parametrize("kind", [AsyncLeased, Leased])
-def test_bad_numbers_are_errors(kind: Any, least: int, most: int, hold: float) -> None:
-    with pytest.raises(ValueError):
-        kind(Cell(redis.Redis()), RATE, least=least, most=most, hold=hold)
-    with pytest.raises(ValueError):
-        Leased(Cell(redis.Redis()), RATE, least=1, most=10, hold=1).take("hot", -1)
-
-
 def test_threads_are_served_in_order(server: servers.Server, blocking: redis.Redis) -> None:
     """The server is frozen until all of them wait."""
     leased = Leased(Cell(blocking), Rate.per_day(100, burst=9), least=10, most=10, hold=LONG)

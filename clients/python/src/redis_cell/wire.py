@@ -654,11 +654,11 @@ def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Togeth
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
     words = _Words(chains)
-    if holds is not None:
-        words.words.append("HOLD")
-        words.key(holds)
-    arguments, keys = words.rest()
     hold = None if holds is None else Hold(holds, "", 1)
+    if hold is not None:
+        words.words.append("HOLD")
+        words.key(hold.key)
+    arguments, keys = words.rest()
     return Call(
         "CL.MPEEK",
         takes[0].key,
