@@ -243,10 +243,6 @@ def _direct(answer: Answer) -> Verdict:
     return Verdict(admitted=answer.admitted, retry_after=None if isinstance(answer, Admitted) else answer.retry_after)
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
-    await asyncio.wait([task])
-
-
 _Future: TypeAlias = "asyncio.Future[Verdict | None]"
 
 
@@ -300,7 +296,7 @@ class AsyncLeased(_Leases[_Future], Asyncio):
             raise
         except asyncio.CancelledError:
             asking.cancel()
-            await to_its_end(_ended(asking))
+            await to_its_end(asyncio.wait([asking]))
             raise
 
     async def _take_directly(self, key: Key, quantity: int) -> Verdict:

@@ -67,15 +67,20 @@ BLOCK = 5000
 """How many keys are searched and deleted at a time."""
 
 
-def _limit(key: str, expiry: int) -> int:
-    """Returns the limit in a key of limits, which ends with its numbers, as in `LIMITER/user/100/1/minute`."""
+def _numbers(key: str) -> tuple[int, int]:
+    """Returns the limit and the period in a key of limits, which ends with them: `LIMITER/user/100/1/minute`."""
     match key.rsplit("/", 3):
-        case [_, amount, multiples, name] if name in GRANULARITIES and amount.isdecimal() and multiples.isdecimal():
-            if GRANULARITIES[name].GRANULARITY.seconds * int(multiples) == expiry and int(amount) > 0:
-                return int(amount)
+        case [*_, amount, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
+            period = GRANULARITIES[name].GRANULARITY.seconds * int(multiples)
+            return (int(amount) if amount.isdecimal() and int(amount) > 0 else UNKNOWN), max(1, period)
         case _:
-            pass
-    return UNKNOWN
+            return UNKNOWN, 1
+
+
+def _limit(key: str, expiry: int) -> int:
+    """Returns the limit in a key for this period."""
+    limit, period = _numbers(key)
+    return limit if period == expiry else UNKNOWN
 
 
 def _instant(wait: float) -> float:
@@ -171,13 +176,8 @@ class _Storage:
     @staticmethod
     def _limit_of(key: str) -> Fixed:
         """Returns the window in a key of limits. If a window is open, the server uses that one."""
-        match key.rsplit("/", 2):
-            case [_, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
-                expiry = max(1, GRANULARITIES[name].GRANULARITY.seconds * int(multiples))
-                return Fixed(_limit(key, expiry), per=expiry)
-            case _:
-                pass
-        return Fixed(UNKNOWN, per=1)
+        limit, period = _numbers(key)
+        return Fixed(limit, per=period)
 
     @_planned
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> Steps[bool]:

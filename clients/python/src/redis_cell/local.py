@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Protocol, TypeAlias, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Booked, Booking, DecidedBy, Key, Refused, RefusedForever, Together
+from .answers import Admitted, Answer, Balance, Booked, Booking, DecidedBy, Key, Together
 from .limiters import MOST, Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Total, Window
 from .times import micros, seconds
 from .wire import Change, Hold, Pools, Release, Renew, Settle, Take, pools_of, takes_of
@@ -409,9 +409,7 @@ class LocalLimiters:
             answer = together(judged, waits, look, "local", taking)
             if renews and not answer and not any(chain.wait for chain in judged):
                 row = answer.combined
-                own = Admitted(
-                    limit=row.limit, remaining=row.remaining, reset_after=row.reset_after, taken=0, decided_by="local"
-                )
+                own = answers.decision(row.limit, row.remaining, row.reset_after, 0, 0, "local")
                 return Together(own, answer.each, parts=answer.parts)
             return answer
 
@@ -669,10 +667,4 @@ def _time(micros: int) -> float:
 
 
 def _answer(look: Look, wait: int, taken: int, by: DecidedBy) -> Answer:
-    limit, remaining, reset = look.limit, look.remaining, _time(look.reset)
-    if wait >= _FOREVER:
-        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=by)
-    if wait:
-        again = seconds(wait)
-        return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=again, decided_by=by)
-    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=taken, decided_by=by)
+    return answers.decision(look.limit, look.remaining, _time(look.reset), _time(wait), taken, by)

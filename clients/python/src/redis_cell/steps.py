@@ -34,7 +34,7 @@ def run(steps: Steps[T]) -> T:
         return cast(T, end.value)
 
 
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_its_end(work: Coroutine[Any, Any, object]) -> None:
     """Runs work to its end even if the caller is cancelled, and raises the cancellation then."""
     task, cancelled = asyncio.ensure_future(work), None
     # A scope of anyio that is cancelled cancels its tasks again in each turn of the event loop.
