@@ -18,7 +18,7 @@ from .answers import Key, Together
 from .backend import Backend
 from .commands import Asyncio, Blocking, Commands
 from .errors import is_lost
-from .limiters import Arguments, of_kind
+from .limiters import of_kind
 from .sending import MARGIN, AsyncLink, Link, Ready, is_cluster, leave_queue
 from .steps import Method, Steps
 from .times import micros
@@ -88,22 +88,6 @@ def _client(url: str, library: str, options: dict[str, Any]) -> Any:
     return sentinel.master_for(name, **{key: value for key, value in own.items() if value is not None}, **options)
 
 
-def _commands(client: Any, by_functions: bool, calls: tuple[Call[Any], ...]) -> list[Arguments]:
-    """Returns the commands of a pipeline."""
-    if is_cluster(client):
-        raise NotImplementedError("a pipeline is for a single server: in a cluster each call has a node of its own")
-    if any(call.held != 0 or call.everywhere for call in calls):
-        raise ValueError("a pipeline has no calls that wait, or that go to every primary")
-    return [_backend.as_function(call) if by_functions else _backend.as_command(call) for call in calls]
-
-
-def _answers(calls: tuple[Call[Any], ...], replies: list[Any], sent: float, errors: Any) -> list[Any]:
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, errors.ResponseError):
-            raise _backend.explained(reply, call)
-    return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
-
-
 SHORTEST = 0.000_001
 """The shortest timeout of a call that waits, in seconds."""
 
@@ -170,10 +154,16 @@ class _Cell(Commands):
         Each call is decided separately. The first error is raised after all calls have been answered.
         """
         for call in calls:
-            of_kind(call, "a call of a pipeline", Call)
-        commands, sent = _commands(self._link.client, self._by_functions, calls), time.monotonic()
-        replies = yield from self._link.send_many(commands)
-        return _answers(calls, replies, sent, self.errors)
+            if of_kind(call, "a call of a pipeline", Call).held != 0 or call.everywhere:
+                raise ValueError("a pipeline has no calls that wait, or that go to every primary")
+        if is_cluster(self._link.client):
+            raise NotImplementedError("a pipeline is for a single server: in a cluster each call has a node of its own")
+        sent, as_command = time.monotonic(), _backend.as_function if self._by_functions else _backend.as_command
+        replies = yield from self._link.send_many([as_command(call) for call in calls])
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, self.errors.ResponseError):
+                raise _backend.explained(reply, call)
+        return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
 
     def _run(self, call: Call[T], ready: Ready | None) -> Steps[T]:
         """Sends a call, and repeats it if that is allowed."""
