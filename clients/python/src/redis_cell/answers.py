@@ -190,15 +190,16 @@ def decision(limit: int, remaining: int, reset: float, wait: float, taken: int, 
     return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=wait, decided_by=by)
 
 
-def _reset(reset_after: int) -> float:
-    return math.inf if reset_after < 0 else seconds(reset_after)
+def _endless(time: int) -> float:
+    """Returns the seconds of a time in a reply, which never ends if it is below 0."""
+    return math.inf if time < 0 else seconds(time)
 
 
 def answer(reply: list[int], taken: int) -> Answer:
     """Reads an answer from the integers of a reply. `taken` is the quantity that the call takes if it is admitted."""
     limited, limit, remaining, retry_after, reset_after, *saturated = reply
-    wait = 0 if not limited else math.inf if retry_after < 0 else seconds(retry_after)
-    return decision(limit, remaining, _reset(reset_after), wait, saturated[0] if saturated else taken)
+    wait = _endless(retry_after) if limited else 0
+    return decision(limit, remaining, _endless(reset_after), wait, saturated[0] if saturated else taken)
 
 
 def booking(reply: list[int]) -> Booking:
@@ -213,13 +214,13 @@ def booking(reply: list[int]) -> Booking:
 
 def balance(reply: list[int]) -> Balance:
     limited, limit, remaining, retry_after, reset_after = reply
-    return Balance(
-        limit=limit,
-        remaining=remaining,
-        reset_after=_reset(reset_after),
-        retry_after=None if retry_after < 0 else seconds(retry_after),
-        over_limit=bool(limited),
-    )
+    return balance_of(limit, remaining, _endless(reset_after), _endless(retry_after), bool(limited))
+
+
+def balance_of(limit: int, remaining: int, reset: float, wait: float, over: bool) -> Balance:
+    """Returns a balance. An infinite wait is none."""
+    again = None if wait == math.inf else wait
+    return Balance(limit=limit, remaining=remaining, reset_after=reset, retry_after=again, over_limit=over)
 
 
 def top_key(row: list[bytes | str | int]) -> TopKey:

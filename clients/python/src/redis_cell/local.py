@@ -597,27 +597,14 @@ def _balance(state: State, now: int, lost: bool = False) -> Balance:
     look = state.look(now, 0)
     over = lost or bool(look.wait and not isinstance(state, _Places))
     after = state.look(now, 1).wait if over else _FOREVER
-    wait = seconds(after) if after < _FOREVER else None
-    return Balance(
-        limit=look.limit,
-        remaining=look.remaining,
-        reset_after=_time(look.reset),
-        retry_after=wait,
-        over_limit=over,
-    )
+    return answers.balance_of(look.limit, look.remaining, _time(look.reset), _time(after), over)
 
 
 def _tightest(rows: dict[Key, Balance]) -> Balance:
     tightest = min(rows.values(), key=lambda row: row.remaining)
     waits = [math.inf if row.retry_after is None else row.retry_after for row in rows.values() if row.over_limit]
-    wait = max(waits, default=math.inf)
-    return Balance(
-        limit=tightest.limit,
-        remaining=tightest.remaining,
-        reset_after=max(row.reset_after for row in rows.values()),
-        retry_after=None if wait == math.inf else wait,
-        over_limit=any(row.over_limit for row in rows.values()),
-    )
+    reset = max(row.reset_after for row in rows.values())
+    return answers.balance_of(tightest.limit, tightest.remaining, reset, max(waits, default=math.inf), bool(waits))
 
 
 def _whole(chain: Pools, rows: dict[Key, Balance], look: Looking) -> Balance:
@@ -628,8 +615,8 @@ def _whole(chain: Pools, rows: dict[Key, Balance], look: Looking) -> Balance:
     limit, remaining, reset = _Chain(takes, pools_of(chain)).numbers(look)
     waits = [rows[take.key].retry_after for take in takes]
     over = all(rows[take.key].over_limit for take in takes)
-    wait = min((wait for wait in waits if wait is not None), default=None) if over else None
-    return Balance(limit=limit, remaining=remaining, reset_after=_time(reset), retry_after=wait, over_limit=over)
+    wait = min((wait for wait in waits if wait is not None), default=math.inf) if over else math.inf
+    return answers.balance_of(limit, remaining, _time(reset), wait, over)
 
 
 _NOTHING = _Part(0, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from . import steps
-from .answers import Answer, Balance, DecidedBy, Key, Together
+from .answers import Answer, Balance, DecidedBy, Key, Together, balance_of
 from .client import AsyncCell, Cell
 from .commands import Asyncio, Blocking, Decisions
 from .errors import FULL, is_full, is_unavailable
@@ -176,9 +177,7 @@ class Policy:
         rows: dict[Key, Balance] = {}
         for take in takes_of(chains):
             seen = self._look(take, 0, 0)
-            rows[take.key] = Balance(
-                limit=seen.limit, remaining=seen.remaining, reset_after=0, retry_after=None, over_limit=False
-            )
+            rows[take.key] = balance_of(seen.limit, seen.remaining, 0, math.inf, False)
         return Together(min(rows.values(), key=lambda row: row.remaining), rows)
 
     def renew(self, take: Take) -> bool:
