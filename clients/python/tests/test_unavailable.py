@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import socket
 import subprocess
 import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from limits.strategies import FixedWindowRateLimiter
 
 import redis_cell.limits
 import servers
-from conftest import FLAVORS, PAIR, Awaitable, awaited, cell_of, client_class, close, guard_of
+from conftest import FLAVORS, PAIR, Awaitable, aside, awaited, cell_of, client_class, close, guard_of, plain
 from redis_cell import (
     Admitted,
     AsyncCell,
@@ -83,18 +81,6 @@ def guarded(flavor: tuple[str, str], make: Any) -> Any:
 async def by_server(call: Any) -> bool:
     """Whether the server decides a call."""
     return (await call).decided_by == "server"
-
-
-async def aside(guard: Any, key: str, rate: Rate) -> Any:
-    """A call of `throttle` beside others: a blocking one is made by a thread of its own."""
-    if isinstance(guard, Awaitable):
-        return await asyncio.to_thread(guard.cell.throttle, key, rate)
-    return await guard.throttle(key, rate)
-
-
-def own(guard: Any) -> Any:
-    """The guard itself."""
-    return guard.cell if isinstance(guard, Awaitable) else guard
 
 
 LIMITERS = [
@@ -228,7 +214,7 @@ def test_local_limits_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tuple[str, str], guarded: Any) -> None:
     guard = guarded(server.port, FailOpen(), max_connections=1)
-    pool = own(guard).cell.pool
+    pool = plain(guard).cell.pool
     held = await async_connection_of(pool, 5) if flavor[1] == "asyncio" else connection_of(pool, 5)
     with pytest.raises(Exception, match="Too many connections"):
         await guard.throttle("k", RATE)
@@ -255,7 +241,7 @@ async def test_a_pool_that_fills_up_while_a_server_freezes_refuses_nobody(
         guard = guarded(server.port, FailOpen(ask_again=NEVER), timeout=1, **options)
 
         async def deciders() -> set[str]:
-            answers = await asyncio.gather(*(aside(guard, "k", Rate(1000, per=1000)) for _ in range(30)))
+            answers = await asyncio.gather(*(aside(guard, "throttle", "k", Rate(1000, per=1000)) for _ in range(30)))
             return {answer.decided_by for answer in answers}
 
         # A server that answers lets all of them wait for their turn.
@@ -274,11 +260,11 @@ async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str
         guard = guarded(server.port, FailClosed(NEVER), timeout=60, max_connections=1)
         assert await by_server(guard.throttle("k", RATE))
         server.freeze()
-        first = asyncio.create_task(aside(guard, "k", RATE))
+        first = aside(guard, "throttle", "k", RATE)
         kind = traffic.AsyncTraffic if flavor[1] == "asyncio" else traffic.Traffic
-        while not traffic.traffic_of(own(guard).cell.pool, kind).under_way:
+        while not traffic.traffic_of(plain(guard).cell.pool, kind).under_way:
             await asyncio.sleep(0.01)
-        answers = await asyncio.gather(*(aside(guard, "k", RATE) for _ in range(5)))
+        answers = await asyncio.gather(*(aside(guard, "throttle", "k", RATE) for _ in range(5)))
         assert {answer.decided_by for answer in answers} == {"fail_closed"}
         server.thaw()
         assert await by_server(first) and await by_server(guard.throttle("k", RATE))
@@ -290,7 +276,7 @@ async def test_guards_of_one_pool_wait_for_each_other(
     monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
     first = guarded(server.port, FailOpen(), max_connections=1)
     second = guard_of(first.cell if flavor[1] == "asyncio" else Awaitable(first.cell.cell), FailClosed())
-    calls = (aside(guard, "k", Rate(1000, per=1000)) for guard in (first, second) * 20)
+    calls = (aside(guard, "throttle", "k", Rate(1000, per=1000)) for guard in (first, second) * 20)
     answers = await asyncio.gather(*calls)
     assert {answer.decided_by for answer in answers} == {"server"}
 
@@ -327,7 +313,7 @@ async def test_a_server_that_comes_back_decides_again(caplog: pytest.LogCaptureF
         assert await by_server(guard.throttle("k", RATE))
         server.stop()
         assert (await guard.throttle("k", RATE)).decided_by == "fail_closed"
-        own(guard)._policy.again = 0  # another call asks, and fails
+        plain(guard)._policy.again = 0  # another call asks, and fails
         assert (await guard.throttle("k", RATE)).decided_by == "fail_closed"
         assert server.start()
         await servers.until(lambda: by_server(guard.throttle("back", RATE)))
@@ -367,7 +353,7 @@ async def test_an_error_of_the_caller_is_not_an_absence(server: servers.Server, 
 async def test_a_server_that_answers_with_an_error_is_back(guarded: Any) -> None:
     with servers.running() as server:
         guard = guarded(server.port, FailOpen(ask_again=NEVER))
-        policy = own(guard)._policy
+        policy = plain(guard)._policy
         server.stop()
         assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
         assert server.start()
@@ -545,23 +531,8 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
     assert after.hit(item, "k", cost=2)
 
 
-class Refusing:
-    """A server that closes each connection at once. It counts them."""
-
-    def __init__(self) -> None:
-        self.listener, self.connections = socket.create_server(("127.0.0.1", 0)), 0
-        self.port = int(self.listener.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                self.listener.accept()[0].close()
-                self.connections += 1
-
-
 async def test_a_guard_that_decides_by_itself_waits_by_itself(guarded: Any) -> None:
-    server, take, slow = Refusing(), Take("a", Rate(1, per=0.3, burst=0)), Rate(1, per=3600)
+    server, take, slow = servers.Lossy(1, 0), Take("a", Rate(1, per=0.3, burst=0)), Rate(1, per=3600)
     guard, begun = guarded(server.port, Local(share=1, ask_again=60)), time.monotonic()
     for _ in range(3):
         assert (await guard.bmtake(take, timeout=10)).combined.decided_by == "local"
@@ -569,7 +540,7 @@ async def test_a_guard_that_decides_by_itself_waits_by_itself(guarded: Any) -> N
     assert await guard.bmtake(take, timeout=0.01) is None
     assert await guard.bthrottle("b", slow, timeout=None)
     assert await guard.bthrottle("b", slow, timeout=1) is None
-    # One call has asked, and none since then: not while it waited either.
+    # Nobody listens behind the proxy. One call has asked, and none since then: not while it waited either.
     assert server.connections <= 2
     for choice, admitted in ((FailOpen(), True), (FailClosed(), False)):
         answer = await guarded(server.port, choice).bmtake(take, timeout=10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import threading
@@ -10,21 +9,19 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import steps, wire
 from .answers import Answer, Balance, Key, Together
+from .contexts import AsyncContext, SyncContext
 from .limiters import Lease, Log, function, of_kind, whole
-from .sending import MARGIN
-from .steps import Steps
+from .steps import Method, Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, check_runs
 from .wire import Else, Once, Pools, Spill, Take
 
 T = TypeVar("T")
 Q = TypeVar("Q")
-S = TypeVar("S")
 QuantityOf = TypeVar("QuantityOf", contravariant=True)
 
 _log = logging.getLogger("redis_cell")
@@ -117,7 +114,9 @@ class Block(Generic[Q]):
         self._is_entered = True
         self.answer = yield from self._take(self._of(self.quantity))
 
-    def _renew(self) -> Steps[None]:
+    @Method
+    def renew(self) -> Steps[None]:
+        """Restarts the period of the hold. Changes nothing if the hold has run out."""
         self._again = time.monotonic() + self._seconds / RENEWALS
         # Quantities of 0 renew what is held.
         renewals = [_changed(chain, empty) for chain in self._of(self.quantity)]
@@ -148,12 +147,8 @@ class Block(Generic[Q]):
         _log.warning("a hold of %r runs out, and %s was not charged: %s", self._hold.key, self._spent(failed), why)
 
 
-class SyncBlock(Block[Q]):
+class SyncBlock(Block[Q], SyncContext):
     """The common part of holds in `with` blocks."""
-
-    def renew(self) -> None:
-        """Restarts the period of the hold. Changes nothing if the hold has run out."""
-        steps.run(self._renew())
 
     def over(self, stream: Iterable[T]) -> Iterator[T]:
         """Returns the items of a stream, and meanwhile renews the hold three times in its period.
@@ -169,36 +164,9 @@ class SyncBlock(Block[Q]):
                     self._not_renewed(error)
             yield item
 
-    def _leave(self, failed: bool) -> None:
-        try:
-            steps.run(self._settle(failed))
-        except BaseException as failure:
-            self._not_settled(failed, failure)
-            if not isinstance(failure, Exception):
-                raise
 
-    def __enter__(self: S) -> S:
-        held: Any = self
-        try:
-            steps.run(held._enter())
-        except BaseException as error:
-            if not isinstance(error, Exception):  # the call that was interrupted may have been admitted
-                held._leave(True)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave(kind is not None)
-
-
-class AsyncBlock(Block[Q]):
+class AsyncBlock(Block[Q], AsyncContext):
     """The common part of holds in `async with` blocks."""
-
-    async def renew(self) -> None:
-        """Restarts the period of the hold. Changes nothing if the hold has run out."""
-        await steps.async_run(self._renew())
 
     async def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
         """Returns the items of a stream, and renews the hold while they come, like `Held.over`."""
@@ -209,28 +177,6 @@ class AsyncBlock(Block[Q]):
                 except Exception as error:
                     self._not_renewed(error)
             yield item
-
-    async def _leave(self, failed: bool) -> None:
-        try:
-            await asyncio.wait_for(steps.async_run(self._settle(failed)), MARGIN)
-        except BaseException as failure:
-            self._not_settled(failed, failure)
-            if not isinstance(failure, Exception):
-                raise
-
-    async def __aenter__(self: S) -> S:
-        held: Any = self
-        try:
-            await steps.async_run(held._enter())
-        except asyncio.CancelledError:
-            await steps.to_its_end(held._leave(True))
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await steps.to_its_end(self._leave(kind is not None))
 
 
 class _Units(Block[int]):
@@ -274,7 +220,10 @@ class _Units(Block[int]):
         self._gave |= {key for key in answer if answer.taken(key)}
         return answer
 
-    def _more(self, quantity: int) -> Steps[None]:
+    @Method
+    def more(self, quantity: int) -> Steps[None]:
+        """Takes more units under the same hold, of an `Else` from the same pool. Raises RateLimited if there are too
+        few, and keeps its units."""
         self._check_open()
         yield from self._take(tuple(map(self._same, self._of(quantity))))
         self.quantity += quantity
@@ -290,19 +239,9 @@ class _Units(Block[int]):
 class Held(_Units, SyncBlock[int]):
     """Units that a `with` block holds. It raises RateLimited if the account does not have them."""
 
-    def more(self, quantity: int) -> None:
-        """Takes more units under the same hold, of an `Else` from the same pool. Raises RateLimited if there are too
-        few, and keeps its units."""
-        steps.run(self._more(quantity))
-
 
 class AsyncHeld(_Units, AsyncBlock[int]):
     """Units that an `async with` block holds, like Held."""
-
-    async def more(self, quantity: int) -> None:
-        """Takes more units under the same hold, of an `Else` from the same pool. Raises RateLimited if there are too
-        few, and keeps its units."""
-        await steps.async_run(self._more(quantity))
 
 
 class _Account:
@@ -325,8 +264,15 @@ class _Account:
             raise ValueError("pools must return at least one limiter")
         return chains
 
+    @Method
+    def peek(self, quantity: int = 0) -> Steps[Together[Answer]]:
+        """Returns the answer that a call of `hold` would get now, and takes nothing. Units of holds that have run out
+        count as given back."""
+        answer: Together[Answer] = yield partial(self.runs.run, wire.mpeek(*self.of(quantity), holds=self.holds))
+        return answer
 
-class Account(_Account):
+
+class Account(_Account, steps.Blocking):
     """Pools of units in order, of which blocks hold units: for example included units, then bought units, then money.
 
     `pools` returns the limiters for a quantity: a `Take`, a `Spill`, an `Else`, or a tuple of them, from which a call
@@ -346,22 +292,10 @@ class Account(_Account):
         """Returns a context manager that holds units. `owner` is a unique name, by default a random one."""
         return Held(self, quantity, owner)
 
-    def peek(self, quantity: int = 0) -> Together[Answer]:
-        """Returns the answer that a call of `hold` would get now, and takes nothing. Units of holds that have run out
-        count as given back."""
-        answer: Together[Answer] = self.runs.run(wire.mpeek(*self.of(quantity), holds=self.holds))
-        return answer
 
-
-class AsyncAccount(_Account):
+class AsyncAccount(_Account, steps.Asyncio):
     """An Account for asyncio. A block that is cancelled settles what it has used."""
 
     def hold(self, quantity: int, *, owner: str | bytes | None = None) -> AsyncHeld:
         """Returns a context manager that holds units. `owner` is a unique name, by default a random one."""
         return AsyncHeld(self, quantity, owner)
-
-    async def peek(self, quantity: int = 0) -> Together[Answer]:
-        """Returns the answer that a call of `hold` would get now, and takes nothing. Units of holds that have run out
-        count as given back."""
-        answer: Together[Answer] = await self.runs.run(wire.mpeek(*self.of(quantity), holds=self.holds))
-        return answer

@@ -172,31 +172,34 @@ def combined(rows: Mapping[Key, Answer], counted: Collection[Key]) -> Answer:
     """
     relevant = [rows[key] for key in counted] or list(rows.values())
     tightest = min(relevant, key=lambda row: row.remaining)
-    limit, remaining, decided_by = tightest.limit, tightest.remaining, tightest.decided_by
     reset = max(row.reset_after for row in relevant)
-    if counted and any(isinstance(row, RefusedForever) for row in relevant):
-        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=decided_by)
-    waits = [row.retry_after for row in relevant if isinstance(row, Refused)]
-    if counted and waits:
-        return Refused(
-            limit=limit, remaining=remaining, reset_after=reset, retry_after=max(waits), decided_by=decided_by
-        )
-    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=0, decided_by=decided_by)
+    wait = max(map(_wait, relevant)) if counted else 0
+    return decision(tightest.limit, tightest.remaining, reset, wait, 0, tightest.decided_by)
 
 
-def _reset(reset_after: int) -> float:
-    return math.inf if reset_after < 0 else seconds(reset_after)
+def _wait(row: Answer) -> float:
+    return 0 if isinstance(row, Admitted) else math.inf if row.retry_after is None else row.retry_after
+
+
+def decision(limit: int, remaining: int, reset: float, wait: float, taken: int, by: DecidedBy = "server") -> Answer:
+    """Returns an answer: the call is admitted if the wait is 0, and refused forever if it is infinite."""
+    if not wait:
+        return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=taken, decided_by=by)
+    if wait == math.inf:
+        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=by)
+    return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=wait, decided_by=by)
+
+
+def _endless(time: int) -> float:
+    """Returns the seconds of a time in a reply, which never ends if it is below 0."""
+    return math.inf if time < 0 else seconds(time)
 
 
 def answer(reply: list[int], taken: int) -> Answer:
     """Reads an answer from the integers of a reply. `taken` is the quantity that the call takes if it is admitted."""
     limited, limit, remaining, retry_after, reset_after, *saturated = reply
-    reset = _reset(reset_after)
-    if not limited:
-        return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=saturated[0] if saturated else taken)
-    if retry_after < 0:
-        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset)
-    return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=seconds(retry_after))
+    wait = _endless(retry_after) if limited else 0
+    return decision(limit, remaining, _endless(reset_after), wait, saturated[0] if saturated else taken)
 
 
 def booking(reply: list[int]) -> Booking:
@@ -211,13 +214,13 @@ def booking(reply: list[int]) -> Booking:
 
 def balance(reply: list[int]) -> Balance:
     limited, limit, remaining, retry_after, reset_after = reply
-    return Balance(
-        limit=limit,
-        remaining=remaining,
-        reset_after=_reset(reset_after),
-        retry_after=None if retry_after < 0 else seconds(retry_after),
-        over_limit=bool(limited),
-    )
+    return balance_of(limit, remaining, _endless(reset_after), _endless(retry_after), bool(limited))
+
+
+def balance_of(limit: int, remaining: int, reset: float, wait: float, over: bool) -> Balance:
+    """Returns a balance. An infinite wait is none."""
+    again = None if wait == math.inf else wait
+    return Balance(limit=limit, remaining=remaining, reset_after=reset, retry_after=again, over_limit=over)
 
 
 def top_key(row: list[bytes | str | int]) -> TopKey:

@@ -12,11 +12,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from . import steps, wire
+from . import wire
 from .accounts import AsyncBlock, Block, SyncBlock
 from .answers import Answer, Key, RateLimited, Refused, RefusedForever, Together
 from .limiters import Fixed, Lease, check_name, function, of_kind, several_names, whole
-from .steps import Steps
+from .steps import Asyncio, Blocking, Method, Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, check_runs
 from .wire import Once, Pools, Release, Settle, Take
@@ -254,7 +254,10 @@ class _Budget:
             call = wire.msettle(*changes, Release(key, run.record(record)), once=Once(f"{key}:settled", run.idle))
             yield partial(getattr(run.cell, "cell", run.cell).run, call)  # because a guard cannot decide this call
 
-    def _left(self) -> Steps[Left]:
+    @Method
+    def left(self) -> Steps[Left]:
+        """Returns the amounts that steps of this budget can still take, also from its parents. Dollars are a
+        Decimal."""
         own = self.takes({})
         call = wire.mpeek(*(take for _, _, take in own), holds=f"{self.run.prefix}:holds")
         answer: Together[Answer] = yield partial(self.run.cell.run, call)
@@ -264,7 +267,12 @@ class _Budget:
             left[unit] = min(amount, left.get(unit, amount))
         return left
 
-    def _used(self) -> Steps[dict[str, Left]]:
+    @Method
+    def used(self) -> Steps[dict[str, Left]]:
+        """Returns a row with the usage of each tool. The rows of a child begin with its name: `subagent/search`.
+
+        In a tool's own name, `/` is `%2F` there, and `%` is `%25`.
+        """
         run, within = self.run, f"{self._path[1:]}/" if self._path else ""
         names: list[str] = yield partial(run.cell.run, wire.holders(f"{run.prefix}:users"))
         users = {name: self.rows(name, {}) for name in sorted(names) if name.startswith(within)}
@@ -381,7 +389,7 @@ class AsyncStep(_Step["AsyncBudget"], AsyncBlock[Amounts]):
     """A step of an agent, in an `async with` block, like Step."""
 
 
-class Budget(_Budget):
+class Budget(_Budget, Blocking):
     """The budget of a run of an agent: tokens, dollars and steps, for all its processes.
 
     A step takes from this budget and from all its parents, in one call of CL.MTAKE with a hold, so the units of a
@@ -408,20 +416,8 @@ class Budget(_Budget):
         """
         return Step(self, tool, {"tokens": tokens, "dollars": dollars}, owner)
 
-    def left(self) -> Left:
-        """Returns the amounts that steps of this budget can still take, also from its parents. Dollars are a
-        Decimal."""
-        return steps.run(self._left())
 
-    def used(self) -> dict[str, Left]:
-        """Returns a row with the usage of each tool. The rows of a child begin with its name: `subagent/search`.
-
-        In a tool's own name, `/` is `%2F` there, and `%` is `%25`.
-        """
-        return steps.run(self._used())
-
-
-class AsyncBudget(_Budget):
+class AsyncBudget(_Budget, Asyncio):
     """A Budget for asyncio."""
 
     def step(
@@ -429,12 +425,3 @@ class AsyncBudget(_Budget):
     ) -> AsyncStep:
         """Returns a context manager for a step, like `Budget.step`."""
         return AsyncStep(self, tool, {"tokens": tokens, "dollars": dollars}, owner)
-
-    async def left(self) -> Left:
-        """Returns the amounts that steps of this budget can still take, also from its parents. Dollars are a
-        Decimal."""
-        return await steps.async_run(self._left())
-
-    async def used(self) -> dict[str, Left]:
-        """Returns a row for each tool, like `Budget.used`."""
-        return await steps.async_run(self._used())

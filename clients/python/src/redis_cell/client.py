@@ -18,9 +18,9 @@ from .answers import Key, Together
 from .backend import Backend
 from .commands import Asyncio, Blocking, Commands
 from .errors import is_lost
-from .limiters import Arguments, of_kind
+from .limiters import of_kind
 from .sending import MARGIN, AsyncLink, Link, Ready, is_cluster, leave_queue
-from .steps import Steps
+from .steps import Method, Steps
 from .times import micros
 from .wire import Call, Once
 
@@ -88,22 +88,6 @@ def _client(url: str, library: str, options: dict[str, Any]) -> Any:
     return sentinel.master_for(name, **{key: value for key, value in own.items() if value is not None}, **options)
 
 
-def _commands(client: Any, by_functions: bool, calls: tuple[Call[Any], ...]) -> list[Arguments]:
-    """Returns the commands of a pipeline."""
-    if is_cluster(client):
-        raise NotImplementedError("a pipeline is for a single server: in a cluster each call has a node of its own")
-    if any(call.held != 0 or call.everywhere for call in calls):
-        raise ValueError("a pipeline has no calls that wait, or that go to every primary")
-    return [_backend.as_function(call) if by_functions else _backend.as_command(call) for call in calls]
-
-
-def _answers(calls: tuple[Call[Any], ...], replies: list[Any], sent: float, errors: Any) -> list[Any]:
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, errors.ResponseError):
-            raise _backend.explained(reply, call)
-    return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
-
-
 SHORTEST = 0.000_001
 """The shortest timeout of a call that waits, in seconds."""
 
@@ -163,12 +147,23 @@ class _Cell(Commands):
         """The client's connection pool, or for a cluster, in which each node has a pool, the client itself."""
         return self._link.pool
 
-    def _pipeline(self, calls: tuple[Call[Any], ...]) -> Steps[list[Any]]:
+    @Method
+    def pipeline(self, *calls: Call[Any]) -> Steps[list[Any]]:
+        """Sends calls to a single server together, and returns the answers. Functions of `redis_cell.wire` build calls.
+
+        Each call is decided separately. The first error is raised after all calls have been answered.
+        """
         for call in calls:
-            of_kind(call, "a call of a pipeline", Call)
-        commands, sent = _commands(self._link.client, self._by_functions, calls), time.monotonic()
-        replies = yield partial(self._link.send_many, commands)
-        return _answers(calls, replies, sent, self.errors)
+            if of_kind(call, "a call of a pipeline", Call).held != 0 or call.everywhere:
+                raise ValueError("a pipeline has no calls that wait, or that go to every primary")
+        if is_cluster(self._link.client):
+            raise NotImplementedError("a pipeline is for a single server: in a cluster each call has a node of its own")
+        sent, as_command = time.monotonic(), _backend.as_function if self._by_functions else _backend.as_command
+        replies = yield from self._link.send_many([as_command(call) for call in calls])
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, self.errors.ResponseError):
+                raise _backend.explained(reply, call)
+        return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
 
     def _run(self, call: Call[T], ready: Ready | None) -> Steps[T]:
         """Sends a call, and repeats it if that is allowed."""
@@ -239,13 +234,6 @@ class Cell(_Cell, Blocking):
         """
         return cls(_client(url, "redis", options), backend=backend)
 
-    def pipeline(self, *calls: Call[Any]) -> list[Any]:
-        """Sends calls to a single server together, and returns the answers. Functions of `redis_cell.wire` build calls.
-
-        Each call is decided separately. The first error is raised after all calls have been answered.
-        """
-        return steps.run(self._pipeline(calls))
-
     def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, and returns the answer.
 
@@ -307,10 +295,6 @@ class AsyncCell(_Cell, Asyncio):
     def from_url(cls, url: str, *, backend: Backend = "module", pipelined: bool = False, **options: Any) -> AsyncCell:
         """Returns an AsyncCell with a client of redis-py for a URL, like `Cell.from_url`."""
         return cls(_client(url, "redis.asyncio", options), backend=backend, pipelined=pipelined)
-
-    async def pipeline(self, *calls: Call[Any]) -> list[Any]:
-        """Sends calls to a single server together, and returns the answers, like `Cell.pipeline`."""
-        return await steps.async_run(self._pipeline(calls))
 
     async def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, and returns the answer.

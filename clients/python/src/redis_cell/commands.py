@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from . import wire
+from . import steps, wire
 from .answers import Key
+from .steps import Method, shown
 from .times import Seconds
 from .wire import Call
 
@@ -38,7 +38,7 @@ class _Holds(Generic[H]):
         return self._place(key, places, lease, holder, timeout)
 
 
-class Blocking(_Holds["Place"]):
+class Blocking(steps.Blocking, _Holds["Place"]):
     """The common part of a Cell and a Guard."""
 
     def _place(self, *arguments: Any) -> Place:
@@ -47,7 +47,7 @@ class Blocking(_Holds["Place"]):
         return Place(cast(Any, self), *arguments)
 
 
-class Asyncio(_Holds["AsyncPlace"]):
+class Asyncio(steps.Asyncio, _Holds["AsyncPlace"]):
     """The common part of an AsyncCell and an AsyncGuard."""
 
     def _place(self, *arguments: Any) -> AsyncPlace:
@@ -56,38 +56,16 @@ class Asyncio(_Holds["AsyncPlace"]):
         return AsyncPlace(cast(Any, self), *arguments)
 
 
-def as_method(build: Callable[..., Call[Any]]) -> Callable[..., Any]:
-    """Makes a method of a function of `wire`, with the signature for help()."""
-
-    @functools.wraps(build)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.run(build(*args, **kwargs))
-
-    of = inspect.signature(build)
-    answer = str(of.return_annotation).removeprefix("Call[").removesuffix("]")
-    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *of.parameters.values()]
-    method.__dict__["__signature__"] = of.replace(parameters=parameters, return_annotation=answer)
-    return method
-
-
-class Command(Generic[P, T]):
+class Command(Method[P, T]):
     """A function of `wire` as a method, which returns the answer, or for asyncio a coroutine that returns it."""
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
-        self.method = as_method(build)
-        self.__doc__ = build.__doc__
+        def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+            return self.run(build(*args, **kwargs))
 
-    @overload
-    def __get__(self, cell: None, owner: type) -> Command[P, T]: ...
-    @overload
-    def __get__(self, cell: Blocking, owner: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, cell: Asyncio, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(
-        self, cell: Blocking | Asyncio | None, owner: type
-    ) -> Command[P, T] | Callable[P, T] | Callable[P, Coroutine[Any, Any, T]]:
-        method: Callable[..., Any] = self.method if cell is None else self.method.__get__(cell)
-        return method
+        shown(method, build, inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY))
+        self.method = method
+        self.__doc__ = build.__doc__
 
 
 class Decisions:

@@ -9,16 +9,19 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from . import steps, wire
+from . import wire
 from .answers import Admitted, Answer, Key, Refused, RefusedForever
 from .client import AsyncCell, Cell
 from .forks import in_each_child
 from .holding import Batch, Holding, Nanos, Terms
 from .limiters import Fixed, Rate, Window, of_kind, whole
+from .steps import Asyncio, Blocking, Method, Steps, Tasks, Ticket, async_run, run, to_its_end, unread
 from .times import Seconds, micros
 from .wire import Call, Settle
 
@@ -47,15 +50,7 @@ class Verdict:
 _ADMITTED = Verdict(admitted=True, retry_after=None)
 
 
-class _Ticket(Protocol):
-    """A waiting call: a Future of asyncio or of concurrent.futures. If its result is None, the server must decide."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: Verdict | None, /) -> None: ...
-    def set_exception(self, exception: BaseException, /) -> None: ...
-
-
-T = TypeVar("T", bound=_Ticket)
+T = TypeVar("T", bound=Ticket)
 C = TypeVar("C")
 
 
@@ -63,6 +58,7 @@ C = TypeVar("C")
 class _Waiting(Generic[T]):
     quantity: int
     ticket: T
+    """If its result is None, the server must decide."""
     part: Batch | None = None
     """The units that it was served with."""
 
@@ -99,6 +95,18 @@ class _Leases(Generic[T]):
         self._keys = keys
         self._shares: dict[Key, _Share[T]] = {}
 
+    _cell: Any
+    _lock: Any
+    """Held while units change hands."""
+    _ticket: Callable[[], T]
+    """Returns a new ticket."""
+    _begin: Callable[[Key, _Share[T]], None]
+    """Notes that a key is in use from now on."""
+    _fetch: Callable[[Key, _Share[T], int], None]
+    """Starts the call for a batch."""
+    _run: Callable[[Call[Any]], Any]
+    """Sends a call, and waits for the answer."""
+
     @property
     def keys_in_use(self) -> int:
         """The number of keys for which units are held or requested, or a refusal is remembered."""
@@ -117,9 +125,46 @@ class _Leases(Generic[T]):
             self._begin(key, share)
         return share
 
-    def _begin(self, key: Key, share: _Share[T]) -> None:
-        """Notes that a key is in use from now on."""
-        raise NotImplementedError
+    def _ask(self, share: _Share[T], key: Key, quantity: int) -> Verdict | _Waiting[T]:
+        """Returns the verdict on a call, or the call as it waits for a batch from now on."""
+        now = time.monotonic_ns()
+        answer: Verdict | _Waiting[T] | None = self._at_once(share, now, quantity)
+        if answer is not None:
+            units = share.holding.ask(now, 0)
+        else:
+            answer = _Waiting(quantity, self._ticket())
+            share.waiting.append(answer)
+            units = self._serve(share, now)
+        if units:
+            self._fetch(key, share, units)
+        return answer
+
+    @Method
+    def give_back(self) -> Steps[None]:
+        """Gives the held units back, as far as possible. Call it before the process ends.
+
+        It stops at the first call without an answer, because each later call could take as long.
+        """
+        with self._lock:
+            shares = list(self._shares.items())
+        for key, share in shares:
+            with self._lock:
+                now = time.monotonic_ns()
+                share.holding.end(now)
+                back = share.holding.give_back(now)
+            if back is not None and not (yield from self._return(key, share, *back)):
+                return
+
+    def _return(self, key: Key, share: _Share[T], units: int, age: Nanos) -> Steps[bool]:
+        """Gives units back. Returns whether the server answered: without an answer, they are lost."""
+        try:
+            yield partial(self._run, self._back_call(key, units, age))
+        except Exception as error:  # after any error, the units are no longer held
+            return isinstance(error, self._cell.errors.ResponseError)
+        finally:
+            with self._lock:
+                share.holding.returned()
+        return True
 
     def _at_once(self, share: _Share[T], now: Nanos, quantity: int) -> Verdict | None:
         """Decides from the held units, if that is possible and no other call waits."""
@@ -198,14 +243,10 @@ def _direct(answer: Answer) -> Verdict:
     return Verdict(admitted=answer.admitted, retry_after=None if isinstance(answer, Admitted) else answer.retry_after)
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
-    await asyncio.wait([task])
-
-
 _Future: TypeAlias = "asyncio.Future[Verdict | None]"
 
 
-class AsyncLeased(_Leases[_Future]):
+class AsyncLeased(_Leases[_Future], Asyncio):
     """Limits calls with units taken from the server in batches, for keys with more calls than a server can handle.
 
     `least` is the size of the smallest batch, and `most` the largest number of units that this object holds for a key.
@@ -219,8 +260,8 @@ class AsyncLeased(_Leases[_Future]):
         self, cell: AsyncCell, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
         super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
-        self._cell = cell
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._cell, self._lock = cell, nullcontext()
+        self._tasks = Tasks()
 
     async def take(self, key: Key, quantity: int = 1) -> Verdict:
         """Takes held units, and waits for a batch if there are too few.
@@ -231,45 +272,23 @@ class AsyncLeased(_Leases[_Future]):
         share = self._share(key, quantity)
         if share is None:
             return await self._take_directly(key, quantity)
-        now = time.monotonic_ns()
-        if (verdict := self._at_once(share, now, quantity)) is not None:
-            if units := share.holding.ask(now, 0):
-                self._start(self._fetch(key, share, units))
-            return verdict
-        waiting: _Waiting[_Future] = _Waiting(quantity, asyncio.get_running_loop().create_future())
-        share.waiting.append(waiting)
-        if units := self._serve(share, now):
-            self._start(self._fetch(key, share, units))
+        waiting = self._ask(share, key, quantity)
+        if isinstance(waiting, Verdict):
+            return waiting
         try:
             served = await waiting.ticket
         except asyncio.CancelledError:
-            self._unread(share, waiting)
+            if unread(waiting.ticket) is not None and waiting.part is not None:
+                share.holding.unspend(time.monotonic_ns(), waiting.part)
             raise
         return await self._take_directly(key, quantity) if served is None else served
 
-    def _unread(self, share: _Share[_Future], waiting: _Waiting[_Future]) -> None:
-        """Takes back the units of a call that was cancelled before it could read its answer."""
-        ticket = waiting.ticket
-        if ticket.cancelled() or not ticket.done() or ticket.exception() is not None or not ticket.result():
-            return
-        if waiting.part is not None:
-            share.holding.unspend(time.monotonic_ns(), waiting.part)
-
-    async def give_back(self) -> None:
-        """Gives the held units back, as far as possible. Call it before the process ends.
-
-        It stops at the first call without an answer, because each later call could take as long.
-        """
-        for key, share in list(self._shares.items()):
-            now = time.monotonic_ns()
-            share.holding.end(now)
-            back = share.holding.give_back(now)
-            if back is not None and not await self._return(key, share, *back):
-                return
+    def _ticket(self) -> _Future:
+        return asyncio.get_running_loop().create_future()
 
     async def _run(self, call: Call[C]) -> C:
         """Sends a call, and waits for the answer for up to half a second. A later answer gives its units back."""
-        asking = self._start(self._cell.run(call))
+        asking = self._tasks.start(self._cell.run(call))
         try:
             return await asyncio.wait_for(asyncio.shield(asking), _TIMEOUT)
         except asyncio.TimeoutError:
@@ -277,23 +296,19 @@ class AsyncLeased(_Leases[_Future]):
             raise
         except asyncio.CancelledError:
             asking.cancel()
-            await steps.to_its_end(_ended(asking))
+            await to_its_end(asyncio.wait([asking]))
             raise
 
     async def _take_directly(self, key: Key, quantity: int) -> Verdict:
         return _direct(await self._run(self._take_call(key, quantity, saturate=False)))
 
     def _begin(self, key: Key, share: _Share[_Future]) -> None:
-        self._start(self._tend(key, share))
+        self._tasks.start(self._tend(key, share))
 
-    def _start(self, work: Coroutine[Any, Any, C]) -> asyncio.Task[C]:
-        # The event loop keeps only a weak reference to a task.
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _fetch(self, key: Key, share: _Share[_Future], units: int) -> None:
+        self._tasks.start(self._fetch_all(key, share, units))
 
-    async def _fetch(self, key: Key, share: _Share[_Future], units: int) -> None:
+    async def _fetch_all(self, key: Key, share: _Share[_Future], units: int) -> None:
         """Fetches a batch, and then further batches while a call waits for more."""
         while units:
             answer: Answer | Exception
@@ -310,19 +325,9 @@ class AsyncLeased(_Leases[_Future]):
             now = time.monotonic_ns()
             back = share.holding.give_back(now)
             if back is not None:
-                await self._return(key, share, *back)
+                await async_run(self._return(key, share, *back))
             elif self._is_over(key, share, now):
                 return
-
-    async def _return(self, key: Key, share: _Share[_Future], units: int, age: Nanos) -> bool:
-        """Gives units back. Returns whether the server answered: without an answer, they are lost."""
-        try:
-            await self._run(self._back_call(key, units, age))
-        except Exception as error:  # after any error, the units are no longer held
-            return isinstance(error, self._cell.errors.ResponseError)
-        finally:
-            share.holding.returned()
-        return True
 
 
 _Promise: TypeAlias = "concurrent.futures.Future[Verdict | None]"
@@ -359,7 +364,7 @@ class _Workers:
             work()
 
 
-class Leased(_Leases[_Promise]):
+class Leased(_Leases[_Promise], Blocking):
     """AsyncLeased for threads: a call that needs a batch blocks its thread until the batch arrives, or for half a
     second if the server does not answer. Calls are served in order.
 
@@ -367,11 +372,13 @@ class Leased(_Leases[_Promise]):
     fork, the child process starts without units.
     """
 
+    _cell: Cell
+
     def __init__(
         self, cell: Cell, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
         super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
-        self._cell = cell
+        self._cell, self._ticket = cell, concurrent.futures.Future
         self._reset()
         in_each_child(self, Leased._reset)
 
@@ -386,34 +393,16 @@ class Leased(_Leases[_Promise]):
 
     def take(self, key: Key, quantity: int = 1) -> Verdict:
         """Takes held units, and waits for a batch if there are too few, like `AsyncLeased.take`."""
-        promise: _Promise | None = None
         with self._lock:
             share = self._share(key, quantity)
-            if share is not None:
-                now = time.monotonic_ns()
-                if (verdict := self._at_once(share, now, quantity)) is not None:
-                    if units := share.holding.ask(now, 0):
-                        self._fetch(key, share, units)
-                    return verdict
-                promise = concurrent.futures.Future()
-                share.waiting.append(_Waiting(quantity, promise))
-                if units := self._serve(share, now):
-                    self._fetch(key, share, units)
-        if share is None or promise is None or (served := self._await(key, share, promise)) is None:
-            return self._take_directly(key, quantity)
-        return served
+            waiting = None if share is None else self._ask(share, key, quantity)
+        if isinstance(waiting, Verdict):
+            return waiting
+        served = None if share is None or waiting is None else self._await(key, share, waiting.ticket)
+        return self._take_directly(key, quantity) if served is None else served
 
-    def give_back(self) -> None:
-        """Gives the held units back, as far as possible, like `AsyncLeased.give_back`."""
-        with self._lock:
-            shares = list(self._shares.items())
-        for key, share in shares:
-            with self._lock:
-                now = time.monotonic_ns()
-                share.holding.end(now)
-                back = share.holding.give_back(now)
-            if back is not None and not self._return(key, share, *back):
-                return
+    def _run(self, call: Call[C]) -> C:
+        return self._cell.run(call)
 
     def _take_directly(self, key: Key, quantity: int) -> Verdict:
         """Calls the server in a thread of this object, because a client has no timeout for a single call."""
@@ -452,7 +441,6 @@ class Leased(_Leases[_Promise]):
                 return promise.result()
 
     def _fetch(self, key: Key, share: _Share[_Promise], units: int) -> None:
-        """Starts the call for a batch. The caller holds the lock."""
         asked = share.holding.asked
 
         def work() -> None:
@@ -503,15 +491,4 @@ class Leased(_Leases[_Promise]):
             if end > now:
                 time.sleep((end - now) / 1_000_000_000)
             elif back is not None:
-                self._return(key, share, *back)
-
-    def _return(self, key: Key, share: _Share[_Promise], units: int, age: Nanos) -> bool:
-        """Gives units back. Returns whether the server answered: without an answer, they are lost."""
-        try:
-            self._cell.run(self._back_call(key, units, age))
-        except Exception as error:  # after any error, the units are no longer held
-            return isinstance(error, self._cell.errors.ResponseError)
-        finally:
-            with self._lock:
-                share.holding.returned()
-        return True
+                run(self._return(key, share, *back))

@@ -11,7 +11,6 @@ The schemes are `redis-cell`, `redis-cell+unix` and `redis-cell+cluster`, and wi
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import math
@@ -38,12 +37,12 @@ from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS
 from redis.retry import Retry
 
-from . import steps, wire
+from . import wire
 from .answers import Admitted, Answer, Refused, Together
 from .client import AsyncCell, Backend, Cell
 from .limiters import Fixed, Log, Rate, Window
 from .sending import Ready, is_cluster
-from .steps import Step, Steps
+from .steps import Asyncio, Blocking, Method, Step, Steps
 from .times import micros
 from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .wire import Call, Take
@@ -68,15 +67,20 @@ BLOCK = 5000
 """How many keys are searched and deleted at a time."""
 
 
-def _limit(key: str, expiry: int) -> int:
-    """Returns the limit in a key of limits, which ends with its numbers, as in `LIMITER/user/100/1/minute`."""
+def _numbers(key: str) -> tuple[int, int]:
+    """Returns the limit and the period in a key of limits, which ends with them: `LIMITER/user/100/1/minute`."""
     match key.rsplit("/", 3):
-        case [_, amount, multiples, name] if name in GRANULARITIES and amount.isdecimal() and multiples.isdecimal():
-            if GRANULARITIES[name].GRANULARITY.seconds * int(multiples) == expiry and int(amount) > 0:
-                return int(amount)
+        case [*_, amount, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
+            period = GRANULARITIES[name].GRANULARITY.seconds * int(multiples)
+            return (int(amount) if amount.isdecimal() and int(amount) > 0 else UNKNOWN), max(1, period)
         case _:
-            pass
-    return UNKNOWN
+            return UNKNOWN, 1
+
+
+def _limit(key: str, expiry: int) -> int:
+    """Returns the limit in a key for this period."""
+    limit, period = _numbers(key)
+    return limit if period == expiry else UNKNOWN
 
 
 def _instant(wait: float) -> float:
@@ -96,14 +100,8 @@ class _Wait(float):
         return float(self)
 
 
-def _planned(plan: Callable[..., Steps[Any]]) -> Any:
-    """Makes a method of a plan: it returns the plan's result, or for asyncio a coroutine that returns it."""
-
-    @functools.wraps(plan)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.runs(plan(self, *args, **kwargs))
-
-    return method
+_planned: Callable[[Callable[..., Steps[Any]]], Any] = Method
+"""A method of both storages, or of both strategies, whose type is that of limits."""
 
 
 class _Storage:
@@ -111,8 +109,6 @@ class _Storage:
 
     client: Any
     guard: Any
-    runs: Any
-    """`steps.run` or `steps.async_run`."""
     prefix: str
 
     @property
@@ -180,13 +176,8 @@ class _Storage:
     @staticmethod
     def _limit_of(key: str) -> Fixed:
         """Returns the window in a key of limits. If a window is open, the server uses that one."""
-        match key.rsplit("/", 2):
-            case [_, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
-                expiry = max(1, GRANULARITIES[name].GRANULARITY.seconds * int(multiples))
-                return Fixed(_limit(key, expiry), per=expiry)
-            case _:
-                pass
-        return Fixed(UNKNOWN, per=1)
+        limit, period = _numbers(key)
+        return Fixed(limit, per=period)
 
     @_planned
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> Steps[bool]:
@@ -414,6 +405,7 @@ ASYNC_SCHEMES = ["async+" + scheme for scheme in SCHEMES]
 
 class RedisCellStorage(
     _Storage,
+    Blocking,
     limits.storage.Storage,
     limits.storage.MovingWindowSupport,
     SlidingWindowCounterSupport,
@@ -422,7 +414,6 @@ class RedisCellStorage(
     """A storage on redis-cell for blocking code."""
 
     STORAGE_SCHEME = SCHEMES
-    runs = staticmethod(steps.run)
 
     def __init__(self, uri: str, key_prefix: str = "LIMITS", wrap_exceptions: bool = False, **options: Any) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
@@ -445,6 +436,7 @@ class RedisCellStorage(
 
 class AsyncRedisCellStorage(
     _Storage,
+    Asyncio,
     limits.aio.storage.Storage,
     limits.aio.storage.MovingWindowSupport,
     AsyncSlidingWindowCounterSupport,
@@ -453,7 +445,6 @@ class AsyncRedisCellStorage(
     """A storage on redis-cell for asyncio."""
 
     STORAGE_SCHEME = ASYNC_SCHEMES
-    runs = staticmethod(steps.async_run)
 
     def __init__(self, uri: str, key_prefix: str = "LIMITS", wrap_exceptions: bool = False, **options: Any) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
@@ -474,10 +465,6 @@ class _Gcra:
     """The strategy `gcra`, with a burst of the whole limit."""
 
     storage: Any
-
-    @property
-    def runs(self) -> Any:
-        return self.storage.runs
 
     def _call(self, call: Callable[..., Call[Answer]], item: RateLimitItem, names: tuple[str, ...], cost: int) -> Step:
         key = self.storage.key(item.key_for(*names), ":gcra")
@@ -503,14 +490,14 @@ class _Gcra:
         yield partial(self.storage.client.delete, self.storage.key(item.key_for(*identifiers), ":gcra"))
 
 
-class GcraRateLimiter(_Gcra, limits.strategies.RateLimiter):
+class GcraRateLimiter(_Gcra, Blocking, limits.strategies.RateLimiter):
     """The strategy `gcra`: CL.THROTTLE, with a burst of the whole limit."""
 
     def __init__(self, storage: limits.storage.StorageTypes) -> None:
         super().__init__(_only(storage, RedisCellStorage))
 
 
-class AsyncGcraRateLimiter(_Gcra, limits.aio.strategies.RateLimiter):
+class AsyncGcraRateLimiter(_Gcra, Asyncio, limits.aio.strategies.RateLimiter):
     """The strategy `gcra` for asyncio: CL.THROTTLE, with a burst of the whole limit."""
 
     def __init__(self, storage: limits.storage.StorageTypes) -> None:

@@ -41,6 +41,7 @@ from .budgets import micro_dollars
 from .client import AsyncCell, check_url
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
 from .limiters import Fixed, Lease, Limit, Log, Rate, function, of_kind, short, whole
+from .steps import Tasks
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, WhenUnavailable, check_choice
 from .waiting import async_answer
@@ -473,7 +474,7 @@ class Limiter(CustomLogger):
         self.prefix, self.estimate, self.timeout = prefix, estimate, timeout
         self._guard: AsyncGuard | None = None
         self._is_checked = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
 
     @property
     def guard(self) -> AsyncGuard:
@@ -513,16 +514,16 @@ class Limiter(CustomLogger):
         while admission.outer is not None and admission.outer.settled:
             admission.outer = admission.outer.outer
         _admission.set(admission)
-        self._later(self._watch(admission, asyncio.current_task()))
+        self._tasks.start(self._watch(admission, asyncio.current_task()))
         return data
 
     async def _take(self, taken: Taken, pools: list[Pools], flow: str | None) -> Together[Answer]:
         """Takes from limits. If this is cancelled, the units are given back, because the call may be admitted."""
-        asking = self._later(self._ask(taken, pools, flow))
+        asking = self._tasks.start(self._ask(taken, pools, flow))
 
         def give_back(asked: asyncio.Task[Together[Answer]]) -> None:
             if not asked.cancelled() and asked.exception() is None and asked.result():
-                self._later(self._settle_taken(taken, flow, 0, 0))
+                self._tasks.start(self._settle_taken(taken, flow, 0, 0))
 
         try:
             return await asyncio.shield(asking)
@@ -595,7 +596,7 @@ class Limiter(CustomLogger):
         if model is not None and self._parts_of(model, estimated):
             await self._take_for(model, own, None)
             outer.own[own.call_id] = own
-            self._later(self._watch(own, asyncio.current_task()))
+            self._tasks.start(self._watch(own, asyncio.current_task()))
 
     async def _take_for(self, model: str, admission: Admission, several: str | None) -> None:
         """Takes from the limits of a model."""
@@ -799,7 +800,7 @@ class Limiter(CustomLogger):
         model = _called(kwargs)
         for taken in admission.taken:
             if taken.model == model is not None and not taken.reported:
-                return await asyncio.shield(self._later(self._report_taken(admission, taken, tokens, price)))
+                return await asyncio.shield(self._tasks.start(self._report_taken(admission, taken, tokens, price)))
 
     def _report_taken(
         self, admission: Admission, taken: Taken, tokens: int | None, price: int | None
@@ -899,7 +900,7 @@ class Limiter(CustomLogger):
         admission.settled = True
         admission.done.set()
         # The shield settles the request even if it is cancelled now.
-        await asyncio.shield(self._later(self._settle_all(admission, tokens, price)))
+        await asyncio.shield(self._tasks.start(self._settle_all(admission, tokens, price)))
 
     async def _settle_all(self, admission: Admission, tokens: int | None, price: int | None) -> None:
         for taken in admission.taken:
@@ -949,12 +950,6 @@ class Limiter(CustomLogger):
             if not (upstreams and all(each.reported for each in upstreams)):
                 await asyncio.sleep(min(SETTLED, self.lease / 3))
             await self._settle(admission, None, None)
-
-    def _later(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # the event loop keeps only a weak reference
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _total(usage: Any) -> int | None:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Protocol, TypeAlias, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Booked, Booking, DecidedBy, Key, Refused, RefusedForever, Together
+from .answers import Admitted, Answer, Balance, Booked, Booking, DecidedBy, Key, Together
 from .limiters import MOST, Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Total, Window
 from .times import micros, seconds
 from .wire import Change, Hold, Pools, Release, Renew, Settle, Take, pools_of, takes_of
@@ -409,9 +409,7 @@ class LocalLimiters:
             answer = together(judged, waits, look, "local", taking)
             if renews and not answer and not any(chain.wait for chain in judged):
                 row = answer.combined
-                own = Admitted(
-                    limit=row.limit, remaining=row.remaining, reset_after=row.reset_after, taken=0, decided_by="local"
-                )
+                own = answers.decision(row.limit, row.remaining, row.reset_after, 0, 0, "local")
                 return Together(own, answer.each, parts=answer.parts)
             return answer
 
@@ -599,27 +597,14 @@ def _balance(state: State, now: int, lost: bool = False) -> Balance:
     look = state.look(now, 0)
     over = lost or bool(look.wait and not isinstance(state, _Places))
     after = state.look(now, 1).wait if over else _FOREVER
-    wait = seconds(after) if after < _FOREVER else None
-    return Balance(
-        limit=look.limit,
-        remaining=look.remaining,
-        reset_after=_time(look.reset),
-        retry_after=wait,
-        over_limit=over,
-    )
+    return answers.balance_of(look.limit, look.remaining, _time(look.reset), _time(after), over)
 
 
 def _tightest(rows: dict[Key, Balance]) -> Balance:
     tightest = min(rows.values(), key=lambda row: row.remaining)
     waits = [math.inf if row.retry_after is None else row.retry_after for row in rows.values() if row.over_limit]
-    wait = max(waits, default=math.inf)
-    return Balance(
-        limit=tightest.limit,
-        remaining=tightest.remaining,
-        reset_after=max(row.reset_after for row in rows.values()),
-        retry_after=None if wait == math.inf else wait,
-        over_limit=any(row.over_limit for row in rows.values()),
-    )
+    reset = max(row.reset_after for row in rows.values())
+    return answers.balance_of(tightest.limit, tightest.remaining, reset, max(waits, default=math.inf), bool(waits))
 
 
 def _whole(chain: Pools, rows: dict[Key, Balance], look: Looking) -> Balance:
@@ -630,8 +615,8 @@ def _whole(chain: Pools, rows: dict[Key, Balance], look: Looking) -> Balance:
     limit, remaining, reset = _Chain(takes, pools_of(chain)).numbers(look)
     waits = [rows[take.key].retry_after for take in takes]
     over = all(rows[take.key].over_limit for take in takes)
-    wait = min((wait for wait in waits if wait is not None), default=None) if over else None
-    return Balance(limit=limit, remaining=remaining, reset_after=_time(reset), retry_after=wait, over_limit=over)
+    wait = min((wait for wait in waits if wait is not None), default=math.inf) if over else math.inf
+    return answers.balance_of(limit, remaining, _time(reset), wait, over)
 
 
 _NOTHING = _Part(0, -1)
@@ -669,10 +654,4 @@ def _time(micros: int) -> float:
 
 
 def _answer(look: Look, wait: int, taken: int, by: DecidedBy) -> Answer:
-    limit, remaining, reset = look.limit, look.remaining, _time(look.reset)
-    if wait >= _FOREVER:
-        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=by)
-    if wait:
-        again = seconds(wait)
-        return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=again, decided_by=by)
-    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=taken, decided_by=by)
+    return answers.decision(look.limit, look.remaining, _time(look.reset), _time(wait), taken, by)

@@ -9,11 +9,11 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from . import answers, wire
 from .answers import Answer, Key, Together
@@ -21,6 +21,7 @@ from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .forks import in_each_child
 from .limiters import Bucket, Fixed, Funnel, Rate, Total
 from .sending import Ready
+from .steps import Tasks, Ticket, unread
 from .times import micros
 from .wire import Call, Take
 
@@ -95,15 +96,7 @@ class Grants:
         return answers.answer(self.place.row(admitted, quantity), quantity)
 
 
-class _Ticket(Protocol):
-    """A waiting call: a Future of asyncio or of concurrent.futures."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: Any, /) -> None: ...
-    def set_exception(self, exception: BaseException, /) -> None: ...
-
-
-F = TypeVar("F", bound=_Ticket)
+F = TypeVar("F", bound=Ticket)
 
 
 @dataclass(slots=True, eq=False)
@@ -316,13 +309,6 @@ def _tell(told: _Told[Any], sent: float) -> Iterable[tuple[Call[Any], Any]]:
     return unread
 
 
-def _unread(ticket: _Future) -> Any:
-    """Returns the answer to an admitted call that its caller was cancelled before it could read, or None."""
-    if not ticket.done() or ticket.cancelled() or ticket.exception() is not None:
-        return None
-    return ticket.result() or None
-
-
 def _fail(part: Iterable[_Caller[Any]], error: BaseException) -> None:
     for caller in part:
         if not caller.ticket.done():
@@ -354,7 +340,7 @@ class AsyncMerged(AsyncCell):
     def __init__(self, client: AsyncClient, *, backend: Backend = "module", pipelined: bool = False) -> None:
         super().__init__(client, backend=backend, pipelined=pipelined)
         self._rows: dict[_Name, _Row[_Future]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, or merges it with others."""
@@ -376,8 +362,8 @@ class AsyncMerged(AsyncCell):
             return cast(T, await caller.ticket)
         except asyncio.CancelledError:
             # Its answer may have come in the same turn of the event loop.
-            if (answer := _unread(caller.ticket)) is not None:
-                self._start(self.give_back(call, answer, caller.sent))
+            if (answer := unread(caller.ticket)) is not None:
+                self._tasks.start(self.give_back(call, answer, caller.sent))
             raise
 
     def _next(self, row: _Row[_Future]) -> None:
@@ -385,15 +371,9 @@ class AsyncMerged(AsyncCell):
         if row.loop is not None and row.loop.is_closed():
             return
         if parts := row.begin():
-            self._start(self._serve(row, parts))
+            self._tasks.start(self._serve(row, parts))
         elif self._rows.get(row.name) is row:
             del self._rows[row.name]
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        # The event loop keeps only a weak reference to a task.
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, row: _Row[_Future], parts: list[_Part[_Future]]) -> None:
         is_over = False
@@ -420,7 +400,7 @@ class AsyncMerged(AsyncCell):
             _fail(row.failed(part), error)
             return
         for call, answer in _tell(told, sent):
-            self._start(self.give_back(call, answer, sent))
+            self._tasks.start(self.give_back(call, answer, sent))
 
 
 _Promise: TypeAlias = "concurrent.futures.Future[Any]"

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import logging
 import secrets
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, cast
 
-from . import steps, wire
-from .answers import Key
+from . import wire
+from .answers import Answer, Key, Together
+from .contexts import AsyncContext, SyncContext
 from .limiters import LIMITS, Lease, Limit, of_kind
-from .sending import MARGIN
+from .steps import Method, Steps
 from .times import Seconds, micros
 from .waiting import AsyncRuns, Runs, async_wait, check_runs, wait
 from .wire import Take
 
 P = ParamSpec("P")
 T = TypeVar("T")
-C = TypeVar("C")
 
 _log = logging.getLogger("redis_cell")
 
 
-class _Place(Generic[C]):
+class _Place:
     """The common part of Place and AsyncPlace."""
+
+    _wait: Callable[..., Any]
 
     def __init__(
         self,
-        cell: C,
+        cell: Runs | AsyncRuns,
         key: Key,
         places: int,
         lease: Seconds,
@@ -41,69 +42,39 @@ class _Place(Generic[C]):
         self.cell, self.key, self.timeout = cell, key, timeout
         self.lease = Lease(places, lease=lease, holder=secrets.token_hex(8) if holder is None else holder)
 
+    @Method
+    def renew(self) -> Steps[bool]:
+        """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
+        renewed: bool = yield partial(self.cell.run, wire.renew(self.key, self.lease))
+        return renewed
+
+    def _enter(self) -> Steps[None]:
+        answer: Together[Answer] = yield partial(
+            self._wait, self.cell, Take(self.key, self.lease), timeout=self.timeout
+        )
+        answer.or_raise()
+
+    def _settle(self, failed: bool) -> Steps[None]:
+        yield partial(self.cell.run, wire.release(self.key, self.lease))
+
+    def _not_settled(self, failed: bool, error: BaseException) -> None:
+        self.not_released(error)
+
     def not_released(self, error: BaseException) -> None:
         why = str(error) or type(error).__name__
         _log.warning("the place of %r was not released, and is free when its lease ends: %s", self.key, why)
 
 
-class Place(_Place[Runs]):
+class Place(_Place, SyncContext):
     """A place that is held in a `with` block."""
 
-    def renew(self) -> bool:
-        """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
-        return self.cell.run(wire.renew(self.key, self.lease))
-
-    def _leave(self) -> None:
-        try:
-            self.cell.run(wire.release(self.key, self.lease))
-        except BaseException as failure:
-            self.not_released(failure)
-            if not isinstance(failure, Exception):
-                raise
-
-    def __enter__(self) -> Place:
-        try:
-            wait(self.cell, Take(self.key, self.lease), timeout=self.timeout).or_raise()
-        except BaseException as error:
-            if not isinstance(error, Exception):  # the call that was interrupted may have been admitted
-                self._leave()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
+    _wait = staticmethod(wait)
 
 
-class AsyncPlace(_Place[AsyncRuns]):
+class AsyncPlace(_Place, AsyncContext):
     """A place that is held in an `async with` block."""
 
-    async def renew(self) -> bool:
-        """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
-        return await self.cell.run(wire.renew(self.key, self.lease))
-
-    async def _leave(self) -> None:
-        try:
-            await asyncio.wait_for(self.cell.run(wire.release(self.key, self.lease)), MARGIN)
-        except BaseException as failure:
-            self.not_released(failure)
-            if not isinstance(failure, Exception):
-                raise
-
-    async def __aenter__(self) -> AsyncPlace:
-        try:
-            answer = await async_wait(self.cell, Take(self.key, self.lease), timeout=self.timeout)
-        except asyncio.CancelledError:
-            await steps.to_its_end(self._leave())
-            raise
-        answer.or_raise()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await steps.to_its_end(self._leave())
+    _wait = staticmethod(async_wait)
 
 
 def limited(

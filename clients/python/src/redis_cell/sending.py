@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from .answers import Key
 from .connecting import async_connection_of, async_find_nodes, connection_of, find_nodes, in_time, library, patience
 from .limiters import Argument, Arguments
-from .steps import Steps
+from .steps import Steps, Tasks
 
 
 class Ready(Protocol):
@@ -84,34 +84,71 @@ class _Link:
     # The I/O, which differs between the two.
 
     _sleep: Callable[[float], Any]
-
-    def _begin(self) -> Any:
-        """Prepares a cluster's client for a call."""
-        raise NotImplementedError
-
-    def _find_nodes(self) -> Any:
-        """Reads the nodes of a cluster again."""
-        raise NotImplementedError
-
-    def send_many(self, calls: list[Arguments]) -> Any:
-        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
-        raise NotImplementedError
+    _begin: Callable[[], Any]
+    """Prepares a cluster's client for a call."""
+    _find_nodes: Callable[[], Any]
+    """Reads the nodes of a cluster again."""
+    _acquire: Callable[[Any], Any]
+    """Returns a connection of a node, or of the only server if the node is None."""
+    _release: Callable[[Any, Any], Any]
+    """Gives a connection back to its node."""
+    _close: Callable[[Any], Any]
+    """Closes a connection, which its node may connect again."""
+    _write: Callable[[Any, list[Arguments]], Any]
+    """Sends calls in one write."""
+    _read: Callable[[Any, float | None], Any]
+    """Reads the reply to a call, which the server may delay on purpose."""
 
     def _once(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
-    ) -> Any:
+    ) -> Steps[Any]:
         """Sends a call to a node, or to the only server if `node` is None, and returns the reply."""
-        raise NotImplementedError
+        connection = yield partial(self._acquire, node)
+        try:
+            if ready is not None:
+                ready(connection)
+            if asking:
+                yield from self._exchange(connection, ("ASKING",), 0)
+            return (yield from self._exchange(connection, arguments, held))
+        finally:
+            yield partial(self._release, node, connection)
+
+    def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Steps[Any]:
+        try:
+            yield partial(self._write, connection, [arguments])
+            return (yield partial(self._read, connection, held))
+        except BaseException as error:
+            # A server that was demoted, and its address may lead to the new primary: the next call connects again.
+            if not isinstance(error, self.errors.ResponseError) or isinstance(error, self.errors.ReadOnlyError):
+                yield partial(self._close, connection)
+            raise
+
+    def send_many(self, calls: list[Arguments]) -> Steps[list[Any]]:
+        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
+        connection, replies = (yield partial(self._acquire, None)), list[Any]()
+        try:
+            yield partial(self._write, connection, calls)
+            while len(replies) < len(calls):
+                try:
+                    replies.append((yield partial(self._read, connection, 0)))
+                except self.errors.ResponseError as error:
+                    replies.append(error)
+        except BaseException:
+            yield partial(self._close, connection)
+            raise
+        finally:
+            yield partial(self._release, None, connection)
+        return replies
 
     def send(self, arguments: Arguments, key: Key, held: float | None, ready: Ready | None = None) -> Steps[Any]:
         """Sends a call to the node of a key, and returns the reply."""
         if not is_cluster(self.client):
-            return (yield partial(self._once, None, arguments, held, ready))
+            return (yield from self._once(None, arguments, held, ready))
         yield from self._refresh()
         node, asking = self.client.get_node_from_key(key), False
         for attempt in range(REDIRECTIONS):
             try:
-                return (yield partial(self._once, node, arguments, held, ready, asking))
+                return (yield from self._once(node, arguments, held, ready, asking))
             except self.errors.AskError as error:
                 node, asking = (yield from self._node(error)), True
             except self.errors.MovedError:
@@ -129,12 +166,12 @@ class _Link:
     def send_to_all(self, arguments: Arguments) -> Steps[list[Any]]:
         """Sends a call to every primary, and returns the replies."""
         if not is_cluster(self.client):
-            return [(yield partial(self._once, None, arguments, 0))]
+            return [(yield from self._once(None, arguments, 0))]
         yield from self._refresh()
         replies: list[Any] = []
         try:
             for node in self.client.get_primaries():
-                replies.append((yield partial(self._once, node, arguments, 0)))
+                replies.append((yield from self._once(node, arguments, 0)))
         except (self.errors.ConnectionError, self.errors.TimeoutError):
             self.stale = True
             raise
@@ -172,68 +209,31 @@ class Link(_Link):
     def _find_nodes(self) -> None:
         find_nodes(self.client.nodes_manager, MARGIN)
 
-    def send_many(self, calls: list[Arguments]) -> list[Any]:
-        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
-        connection = connection_of(self.client.connection_pool, MARGIN)
-        try:
-            self._write(connection, calls)
-            return [self._reply(connection) for _ in calls]
-        except BaseException:
-            connection.disconnect()
-            raise
-        finally:
-            self.client.connection_pool.release(connection)
+    def _pool_of(self, node: Any) -> Any:
+        if node is None:
+            return self.client.connection_pool
+        find = getattr(self.client, "get_redis_connection", None) or self.client.get_valkey_connection
+        return find(node).connection_pool
+
+    def _acquire(self, node: Any) -> Any:
+        return connection_of(self._pool_of(node), MARGIN)
+
+    def _release(self, node: Any, connection: Any) -> None:
+        self._pool_of(node).release(connection)
+
+    def _close(self, connection: Any) -> None:
+        connection.disconnect()
 
     def _write(self, connection: Any, calls: list[Arguments]) -> None:
-        """Sends calls in one write."""
         with patience(connection, MARGIN):
             packed = connection.pack_commands([_now(arguments) for arguments in calls])
             connection.send_packed_command(packed, check_health=False)
-
-    def _reply(self, connection: Any) -> Any:
-        try:
-            return self._read(connection, 0)
-        except self.errors.ResponseError as error:
-            return error
 
     def _read(self, connection: Any, held: float | None) -> Any:
         if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
             raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds")
         with patience(connection, MARGIN):
             return connection.read_response()
-
-    def _once(
-        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
-    ) -> Any:
-        pool = (self.client if node is None else self._of(node)).connection_pool
-        connection = connection_of(pool, MARGIN)
-        if ready is not None:
-            try:
-                ready(connection)
-            except BaseException:
-                pool.release(connection)
-                raise
-        try:
-            if asking:
-                self._write(connection, [("ASKING",)])
-                self._read(connection, 0)
-            self._write(connection, [arguments])
-            return self._read(connection, held)
-        except self.errors.ResponseError as error:
-            if isinstance(error, self.errors.ReadOnlyError):
-                # The server was demoted, and its address may lead to the new primary: the next call connects again.
-                connection.disconnect()
-            raise
-        except BaseException:
-            connection.disconnect()
-            raise
-        finally:
-            pool.release(connection)
-
-    def _of(self, node: Any) -> Any:
-        """Returns the client of one node."""
-        find = getattr(self.client, "get_redis_connection", None) or self.client.get_valkey_connection
-        return find(node)
 
 
 def leave_queue(connection: Any) -> None:
@@ -305,7 +305,7 @@ class AsyncLink(_Link):
             raise TypeError("this client is not for asyncio: use Cell")
         self.pipelined = pipelined
         self._turns: dict[int, list[_Pipelined]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def _begin(self) -> None:
         if getattr(self.client, "_initialize", True):
@@ -315,20 +315,7 @@ class AsyncLink(_Link):
         manager = self.client.nodes_manager
         await async_find_nodes(manager, manager.initialize, MARGIN)
 
-    async def send_many(self, calls: list[Arguments]) -> list[Any]:
-        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
-        connection = await self._acquire(None)
-        try:
-            await self._write(connection, calls)
-            return [await self._reply(connection) for _ in calls]
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await self._release(None, connection)
-
     async def _acquire(self, node: Any) -> Any:
-        """Returns a connection of a node, or of the only server."""
         if node is not None:
             return node.acquire_connection()
         return await async_connection_of(self.client.connection_pool, MARGIN)
@@ -340,12 +327,13 @@ class AsyncLink(_Link):
             # As the node's own execute_command does. Older versions have no method that returns a connection.
             (getattr(node, "release", None) or node._free.append)(connection)
 
+    async def _close(self, connection: Any) -> None:
+        await connection.disconnect(nowait=True)
+
     async def _write(self, connection: Any, calls: list[Arguments]) -> None:
-        """Sends calls in one write. Connects a connection that the server has closed, or that a node of a cluster has
-        just made."""
         if _is_broken(connection):
             await connection.disconnect(nowait=True)
-        if not connection.is_connected:
+        if not connection.is_connected:  # the server has closed it, or a node of a cluster has just made it
             await in_time(connection, connection.connect, MARGIN)
         elif connection.health_check_interval:
             await in_time(connection, connection.check_health, MARGIN)
@@ -353,31 +341,26 @@ class AsyncLink(_Link):
         with _patience(connection):
             await connection.send_packed_command(packed, check_health=False)
 
-    async def _read(self, connection: Any) -> Any:
-        """Reads the reply to a call that does not wait."""
-        with _patience(connection):
-            return await connection.read_response()
-
-    async def _reply(self, connection: Any) -> Any:
+    async def _read(self, connection: Any, held: float | None) -> Any:
+        if held == 0:
+            with _patience(connection):
+                return await connection.read_response()
+        # The connection's own timeout would end the wait and return None, like a call that was not admitted.
+        reading = connection.read_response(timeout=10**9)
         try:
-            return await self._read(connection)
-        except self.errors.ResponseError as error:
-            return error
+            reply = await asyncio.wait_for(reading, None if held is None else held + MARGIN)
+        except asyncio.TimeoutError:
+            raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds") from None
+        if connection in _left:
+            await self._close(connection)
+        return reply
 
-    async def _once(
+    def _once(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
-    ) -> Any:
+    ) -> Steps[Any]:
         if self.pipelined and held == 0 and not asking:
-            return await self._in_turn(node, arguments, ready)
-        connection = await self._acquire(node)
-        try:
-            if ready is not None:
-                ready(connection)
-            if asking:
-                await self._exchange(connection, ("ASKING",), 0)
-            return await self._exchange(connection, arguments, held)
-        finally:
-            await self._release(node, connection)
+            return (yield partial(self._in_turn, node, arguments, ready))
+        return (yield from super()._once(node, arguments, held, ready, asking))
 
     def _in_turn(self, node: Any, arguments: Arguments, ready: Ready | None) -> asyncio.Future[Any]:
         """Sends a call with all others of this turn of the event loop. Returns the future of the reply."""
@@ -392,10 +375,7 @@ class AsyncLink(_Link):
         return call.reply
 
     def _flush(self, node: Any) -> None:
-        # The event loop keeps only a weak reference to a task.
-        task = asyncio.get_running_loop().create_task(self._exchange_all(node, self._turns.pop(id(node))))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._exchange_all(node, self._turns.pop(id(node))))
 
     async def _exchange_all(self, node: Any, calls: list[_Pipelined]) -> None:
         """Sends the calls of a turn in one write, and gives each its reply."""
@@ -408,15 +388,16 @@ class AsyncLink(_Link):
             await self._write(connection, [call.arguments for call in calls])
             demoted = False
             for call in calls:
-                reply = await self._reply(connection)
-                demoted = demoted or isinstance(reply, self.errors.ReadOnlyError)
-                call.ends(reply)
+                try:
+                    call.ends(await self._read(connection, 0))
+                except self.errors.ResponseError as error:
+                    demoted = demoted or isinstance(error, self.errors.ReadOnlyError)
+                    call.ends(error)
             if demoted:
-                # The server was demoted, and its address may lead to the new primary: the next call connects again.
-                await connection.disconnect(nowait=True)
+                await self._close(connection)
         except BaseException as error:
             if connection is not None:
-                await connection.disconnect(nowait=True)
+                await self._close(connection)
             for call in calls:
                 call.ends(error)
             if not isinstance(error, Exception):
@@ -424,26 +405,3 @@ class AsyncLink(_Link):
         finally:
             if connection is not None:
                 await self._release(node, connection)
-
-    async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
-        try:
-            await self._write(connection, [arguments])
-            if held == 0:
-                return await self._read(connection)
-            # The connection's own timeout would end the wait and return None, like a call that was not admitted.
-            reading = connection.read_response(timeout=10**9)
-            reply = await asyncio.wait_for(reading, None if held is None else held + MARGIN)
-            if connection in _left:
-                await connection.disconnect(nowait=True)
-            return reply
-        except self.errors.ResponseError as error:
-            if isinstance(error, self.errors.ReadOnlyError):
-                # The server was demoted, and its address may lead to the new primary: the next call connects again.
-                await connection.disconnect(nowait=True)
-            raise
-        except asyncio.TimeoutError:
-            await connection.disconnect(nowait=True)
-            raise self.errors.TimeoutError(f"no reply within {(held or 0) + MARGIN:g} seconds") from None
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise

@@ -13,13 +13,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from .forks import in_each_child
 from .sending import Ready
+from .steps import Steps
 
 T = TypeVar("T", bound="_Counts")
 
@@ -67,6 +69,13 @@ class Wait:
 class _Counts:
     """The common part of Traffic and AsyncTraffic."""
 
+    lock: Any
+    """Held while the counts change."""
+    sleep: Callable[[float], Any]
+    """Waits until `wake` is called, for at most this time."""
+    wake: Callable[..., None]
+    """Ends the wait of one call, or with True of all calls."""
+
     def __init__(self, pool: Any) -> None:
         # A cluster has a pool for each node, and here it is not known which pool a call needs.
         self.most: float = getattr(pool, "max_connections", math.inf)
@@ -76,6 +85,28 @@ class _Counts:
         self.ended = 0
         self.answered_at = 0.0
         self.overdue = FIRST
+
+    def begin(self, ready: Ready, after: int | None) -> Steps[None]:
+        """Waits until a call can begin, unless `ready` or this object raises an exception."""
+        wait = Wait(time.monotonic() + self.patience)
+        with self.lock:
+            try:
+                while True:
+                    ready()
+                    if self.enters(wait, after):
+                        return
+                    yield partial(self.sleep, wait.pause)
+            except BaseException:
+                self.wake()  # this call may have been woken, and does not begin
+                raise
+
+    def end(self, exchange: Exchange) -> None:
+        with self.lock:
+            self.under_way -= 1
+            self.ended += 1
+            if exchange.answered:
+                self.answered_at, self.overdue = time.monotonic(), OVERDUE
+            self.wake(not exchange.answered)
 
     def enters(self, wait: Wait, after: int | None) -> bool:
         """Whether a call can begin now. A call that found the pool full begins only after another one has ended."""
@@ -95,49 +126,24 @@ class _Counts:
         wait.since, wait.until = now, max(due, now + GRACE)
         return False
 
-    def leaves(self, exchange: Exchange) -> None:
-        self.under_way -= 1
-        self.ended += 1
-        if exchange.answered:
-            self.answered_at, self.overdue = time.monotonic(), OVERDUE
-
 
 class Traffic(_Counts):
     """For threads."""
 
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
-        self.changed = threading.Condition()
+        self.lock = threading.Condition()
         in_each_child(self, Traffic.begin_again)
 
-    @contextmanager
-    def exchange(self, ready: Ready, after: int | None) -> Generator[Exchange, None, None]:
-        """Waits until a call can begin, unless `ready` or this object raises an exception."""
-        wait = Wait(time.monotonic() + self.patience)
-        with self.changed:
-            try:
-                while True:
-                    ready()
-                    if self.enters(wait, after):
-                        break
-                    self.changed.wait(wait.pause)
-            except BaseException:
-                self.changed.notify()  # this call may have been woken, and does not begin
-                raise
-        exchange = Exchange()
-        try:
-            yield exchange
-        finally:
-            with self.changed:
-                self.leaves(exchange)
-                if exchange.answered:
-                    self.changed.notify()
-                else:
-                    self.changed.notify_all()
+    def sleep(self, pause: float) -> None:
+        self.lock.wait(pause)
+
+    def wake(self, all_calls: bool = False) -> None:
+        (self.lock.notify_all if all_calls else self.lock.notify)()
 
     def begin_again(self) -> None:
         """Resets a child process, which has no calls, and no thread that holds the lock."""
-        self.changed = threading.Condition()
+        self.lock = threading.Condition()
         self.under_way = 0
 
 
@@ -146,37 +152,22 @@ class AsyncTraffic(_Counts):
 
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
+        self.lock = nullcontext()
         self.waiting: deque[asyncio.Future[None]] = deque()
 
-    def wake(self, count: float = 1) -> None:
-        while count > 0 and self.waiting:
+    async def sleep(self, pause: float) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        await asyncio.wait([future], timeout=pause)
+        future.cancel()
+
+    def wake(self, all_calls: bool = False) -> None:
+        while self.waiting:
             future = self.waiting.popleft()
             if not future.done():
                 future.set_result(None)
-                count -= 1
-
-    @asynccontextmanager
-    async def exchange(self, ready: Ready, after: int | None) -> AsyncGenerator[Exchange, None]:
-        """Waits until a call can begin, unless `ready` or this object raises an exception."""
-        wait = Wait(time.monotonic() + self.patience)
-        try:
-            while True:
-                ready()
-                if self.enters(wait, after):
-                    break
-                future = asyncio.get_running_loop().create_future()
-                self.waiting.append(future)
-                await asyncio.wait([future], timeout=wait.pause)
-                future.cancel()
-        except BaseException:
-            self.wake()  # this call may have been woken, and does not begin
-            raise
-        exchange = Exchange()
-        try:
-            yield exchange
-        finally:
-            self.leaves(exchange)
-            self.wake(1 if exchange.answered else math.inf)
+                if not all_calls:
+                    return
 
 
 _of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from . import steps
-from .answers import Answer, Balance, DecidedBy, Key, Together
+from .answers import Answer, Balance, DecidedBy, Key, Together, balance_of
 from .client import AsyncCell, Cell
 from .commands import Asyncio, Blocking, Decisions
 from .errors import FULL, is_full, is_unavailable
 from .limiters import whole
 from .local import LocalLimiters, Look, decided, together
 from .sending import MARGIN, Ready
+from .steps import Steps, Tasks
 from .times import Seconds, micros
 from .traffic import OVERDUE, AsyncTraffic, Exchange, Full, Overdue, Traffic, traffic_of
 from .waiting import Plan
 from .wire import Call, Hold, Pools, Take, takes_of
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Cell | AsyncCell)
 
 _log = logging.getLogger("redis_cell")
 
@@ -175,9 +177,7 @@ class Policy:
         rows: dict[Key, Balance] = {}
         for take in takes_of(chains):
             seen = self._look(take, 0, 0)
-            rows[take.key] = Balance(
-                limit=seen.limit, remaining=seen.remaining, reset_after=0, retry_after=None, over_limit=False
-            )
+            rows[take.key] = balance_of(seen.limit, seen.remaining, 0, math.inf, False)
         return Together(min(rows.values(), key=lambda row: row.remaining), rows)
 
     def renew(self, take: Take) -> bool:
@@ -203,18 +203,7 @@ class Policy:
         return Look(limit, limit if after >= wait else 0, wait, wait)
 
 
-def _decided(policy: Policy, call: Call[T]) -> T:
-    if call.decide is None:
-        raise NotImplementedError(f"{call.name} cannot be decided without the server")
-    return call.decide(policy)
-
-
-def _full(errors: Any) -> Exception:
-    """Returns the error of a pool whose connections were in use for too long, with the text of both libraries."""
-    return cast(Exception, errors.ConnectionError(FULL[1]))
-
-
-def _own(cell: C, kind: type[C]) -> C:
+def _own(cell: Cell | AsyncCell, kind: type[Cell] | type[AsyncCell]) -> Cell | AsyncCell:
     """Returns the cell of a guard. Raises TypeError if it is not a cell, or a cell for the other guard."""
     guard, other = ("Guard", "AsyncGuard") if kind is Cell else ("AsyncGuard", "Guard")
     given = cast(object, cell)
@@ -228,8 +217,52 @@ def _own(cell: C, kind: type[C]) -> C:
 class _Guard(Decisions):
     """The common part of Guard and AsyncGuard."""
 
-    def __init__(self, when_unavailable: WhenUnavailable) -> None:
+    cell: Any
+    _kind: type[Cell] | type[AsyncCell]
+    _traffic: type[Traffic] | type[AsyncTraffic]
+    _sleep: Callable[[float], Any]
+    _send: Callable[..., Any]
+    """Sends a call, and waits for the answer until the timeout."""
+
+    def __init__(self, cell: Cell | AsyncCell, when_unavailable: WhenUnavailable) -> None:
         self._policy = Policy(when_unavailable)
+        self.cell = _own(cell, self._kind)
+
+    def _run(self, call: Call[T]) -> Steps[T]:
+        if call.waiting is None:
+            return (yield from self._answer(call))
+        plan = Plan(call, call.held, guarded=True)
+        runs: Callable[[Steps[Any]], Any] = cast(Any, self)._runs
+        return (yield from plan.answer_in_time(lambda probe: runs(self._answer(probe)), self.cell, self._sleep))
+
+    def _answer(self, call: Call[T]) -> Steps[T]:
+        if self._policy.queries():
+            with self._policy.deciding():
+                return (yield from self._query(call, self._policy.ready()))
+        if call.decide is None:
+            raise NotImplementedError(f"{call.name} cannot be decided without the server")
+        return call.decide(self._policy)
+
+    def _query(self, call: Call[T], ready: Ready) -> Steps[T]:
+        traffic, errors, after = traffic_of(self.cell.pool, self._traffic), self.cell.errors, None
+        while True:
+            try:
+                yield from traffic.begin(ready, after)
+                exchange = Exchange()
+                try:
+                    with self._policy.watching(errors, exchange):
+                        answer: T = yield partial(self._send, call, ready)
+                        return answer
+                finally:
+                    traffic.end(exchange)
+            except Full:
+                # The error of a pool whose connections were in use for too long, with the text of both libraries.
+                raise errors.ConnectionError(FULL[1]) from None
+            except Exception as error:
+                # Another client may use the pool, or the pool of one node of a cluster may be full.
+                if not is_full(errors, error) or not traffic.under_way:
+                    raise
+                after = traffic.ended
 
     @property
     def unavailable(self) -> bool:
@@ -243,36 +276,18 @@ class Guard(_Guard, Blocking):
     `bthrottle` and `bmtake` wait like `wait`, and return None after their timeout.
     """
 
+    cell: Cell
+    _kind, _traffic, _sleep = Cell, Traffic, staticmethod(time.sleep)
+
     def __init__(self, cell: Cell, *, when_unavailable: WhenUnavailable) -> None:
-        super().__init__(when_unavailable)
-        self.cell = _own(cell, Cell)
+        super().__init__(cell, when_unavailable)
 
     def run(self, call: Call[T]) -> T:
         """Sends a call to the server, or decides it without the server while that is known to be unavailable."""
-        if call.waiting is not None:
-            plan = Plan(call, call.held, guarded=True)
-            return steps.run(plan.answer_in_time(self._run, self.cell, time.sleep))
-        return self._run(call)
+        return steps.run(self._run(call))
 
-    def _run(self, call: Call[T]) -> T:
-        if self._policy.queries():
-            with self._policy.deciding():
-                return self._query(call, self.cell.errors, self._policy.ready())
-        return _decided(self._policy, call)
-
-    def _query(self, call: Call[T], errors: Any, ready: Ready) -> T:
-        traffic, after = traffic_of(self.cell.pool, Traffic), None
-        while True:
-            try:
-                with traffic.exchange(ready, after) as exchange, self._policy.watching(errors, exchange):
-                    return self.cell.run(call, ready)
-            except Full:
-                raise _full(errors) from None
-            except Exception as error:
-                # Another client may use the pool, or the pool of one node of a cluster may be full.
-                if not is_full(errors, error) or not traffic.under_way:
-                    raise
-                after = traffic.ended
+    def _send(self, call: Call[T], ready: Ready) -> T:
+        return self.cell.run(call, ready)
 
 
 class AsyncGuard(_Guard, Asyncio):
@@ -282,42 +297,19 @@ class AsyncGuard(_Guard, Asyncio):
     because the guard would not learn that the server is late.
     """
 
+    cell: AsyncCell
+    _kind, _traffic, _sleep = AsyncCell, AsyncTraffic, staticmethod(asyncio.sleep)
+
     def __init__(self, cell: AsyncCell, *, when_unavailable: WhenUnavailable, timeout: Seconds | None = None) -> None:
-        super().__init__(when_unavailable)
-        self.cell = _own(cell, AsyncCell)
+        super().__init__(cell, when_unavailable)
         self._timeout = None if timeout is None else micros(timeout, "timeout", least=1) / 1_000_000
-        self._late: set[asyncio.Future[Any]] = set()  # the event loop keeps only a weak reference to a task
+        self._late = Tasks()
 
     async def run(self, call: Call[T]) -> T:
         """Sends a call to the server, or decides it without the server while that is known to be unavailable."""
-        if call.waiting is not None:
-            plan = Plan(call, call.held, guarded=True)
-            return await steps.async_run(plan.answer_in_time(self._run, self.cell, asyncio.sleep))
-        return await self._run(call)
+        return await steps.async_run(self._run(call))
 
-    async def _run(self, call: Call[T]) -> T:
-        if self._policy.queries():
-            with self._policy.deciding():
-                return await self._query(call, self.cell.errors, self._policy.ready())
-        return _decided(self._policy, call)
-
-    async def _query(self, call: Call[T], errors: Any, ready: Ready) -> T:
-        traffic, after = traffic_of(self.cell.pool, AsyncTraffic), None
-        while True:
-            try:
-                async with traffic.exchange(ready, after) as exchange:
-                    with self._policy.watching(errors, exchange):
-                        return await self._in_time(call, ready)
-            except Full:
-                raise _full(errors) from None
-            except Exception as error:
-                # Another client may use the pool, or the pool of one node of a cluster may be full.
-                if not is_full(errors, error) or not traffic.under_way:
-                    raise
-                after = traffic.ended
-
-    async def _in_time(self, call: Call[T], ready: Ready) -> T:
-        """Sends a call, and waits for the answer until the timeout."""
+    async def _send(self, call: Call[T], ready: Ready) -> T:
         if self._timeout is None:
             return await self.cell.run(call, ready)
         asking, begun = asyncio.ensure_future(self.cell.run(call, ready)), time.monotonic()
@@ -327,9 +319,7 @@ class AsyncGuard(_Guard, Asyncio):
             await steps.to_its_end(self._given_up(call, asking, begun))
             raise
         if not asking.done():
-            late = asyncio.ensure_future(self._answered_late(call, asking, begun))
-            self._late.add(late)
-            late.add_done_callback(self._late.discard)
+            self._late.start(self._answered_late(call, asking, begun))
             raise asyncio.TimeoutError(f"no answer within {self._timeout:g} seconds")
         return asking.result()
 

@@ -158,29 +158,15 @@ class Once:
 
 
 class Decide(Protocol):
-    """Decides calls without the server."""
+    """Decides calls without the server. LocalLimiters describes the methods."""
 
     def decide(
         self, chains: tuple[Pools, ...], *, saturate: bool, taking: bool, hold: Hold | None = None
-    ) -> Together[Answer]:
-        """Decides a call for several limiters. If not `taking`, it only reads their states."""
-        ...
-
-    def settle_hold(self, chains: tuple[Pools, ...], hold: Hold) -> Together[Balance]:
-        """Settles what was taken with a hold."""
-        ...
-
-    def holders(self, key: Key) -> list[str]:
-        """Returns the holders of places."""
-        ...
-
-    def renew(self, take: Take) -> bool:
-        """Renews a lease."""
-        ...
-
-    def release(self, key: Key, holder: str | bytes) -> bool:
-        """Gives back a place that was acquired without the server."""
-        ...
+    ) -> Together[Answer]: ...
+    def settle_hold(self, chains: tuple[Pools, ...], hold: Hold) -> Together[Balance]: ...
+    def holders(self, key: Key) -> list[str]: ...
+    def renew(self, take: Take) -> bool: ...
+    def release(self, key: Key, holder: str | bytes) -> bool: ...
 
 
 class Settles(Protocol):
@@ -358,18 +344,19 @@ def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
 
 def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Takes units even if they are not available, which leaves the limiter in debt: CL.CHARGE."""
-    served(_positive(quantity), "quantity", of_kind(rate, "rate", Rate).count, rate.per)
-    change = Settle(key, rate, quantity)
-    arguments = (*rate.arguments(), quantity, "US")
-    return Call("CL.CHARGE", key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
+    return _changed("CL.CHARGE", key, rate, quantity, 1)
 
 
 def refund(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Gives units back to a rate limiter: CL.REFUND."""
+    return _changed("CL.REFUND", key, rate, quantity, -1)
+
+
+def _changed(name: str, key: Key, rate: Rate, quantity: int, sign: int) -> Call[Balance]:
     served(_positive(quantity), "quantity", of_kind(rate, "rate", Rate).count, rate.per)
-    change = Settle(key, rate, -quantity)
+    change = Settle(key, rate, sign * quantity)
     arguments = (*rate.arguments(), quantity, "US")
-    return Call("CL.REFUND", key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
+    return Call(name, key, arguments, answers.balance, settle=lambda by: by.settle((change,))[key])
 
 
 def pause(key: Key, rate: Rate, wait: Seconds) -> Call[Balance]:
@@ -654,11 +641,11 @@ def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Togeth
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
     words = _Words(chains)
-    if holds is not None:
-        words.words.append("HOLD")
-        words.key(holds)
-    arguments, keys = words.rest()
     hold = None if holds is None else Hold(holds, "", 1)
+    if hold is not None:
+        words.words.append("HOLD")
+        words.key(hold.key)
+    arguments, keys = words.rest()
     return Call(
         "CL.MPEEK",
         takes[0].key,
