@@ -161,6 +161,10 @@ class Server:
             return int(admin.info("redis-cell")["redis-cell_" + name])
 
 
+NOBODY = 1
+"""A port on which no server listens. One that is free now may be that of a server that starts the next moment."""
+
+
 def free_port() -> int:
     # The bus of a cluster needs the port that is 10000 higher.
     return random.randrange(12000, 32000)

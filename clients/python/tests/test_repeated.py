@@ -118,7 +118,7 @@ async def test_a_waiting_call_whose_connection_breaks_waits_again(connect: Any) 
         once = Once("{c}:2", period=600, tries=5, pause=0)
         call = aside(cell, "bmtake", Take("{c}:k", ONE), timeout=None, once=once)
         await blocked(server, 1)
-        admin.replicaof("127.0.0.1", str(servers.free_port()))
+        admin.replicaof("127.0.0.1", str(servers.NOBODY))
         with pytest.raises(Exception, match="read only replica"):
             await call
 

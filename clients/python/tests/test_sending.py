@@ -426,7 +426,7 @@ async def test_a_demoted_server_loses_its_connections(connect: Any) -> None:
         cell = connect(server.port, client_name="cell")
         await cell.throttle("k", RATE)
         assert "cell" in [row["name"] for row in admin.client_list()]
-        admin.replicaof("127.0.0.1", str(servers.free_port()))
+        admin.replicaof("127.0.0.1", str(servers.NOBODY))
         with pytest.raises(Exception, match="read only replica"):
             await cell.throttle("k", RATE)
         await asyncio.sleep(0)  # the event loop closes the connection

@@ -95,7 +95,7 @@ LIMITERS = [
 
 
 async def test_nobody_listens(guarded: Any) -> None:
-    port = servers.free_port()
+    port = servers.NOBODY
     open_ = guarded(port, FailOpen(ask_again=NEVER))
     closed = guarded(port, FailClosed(ask_again=NEVER))
     local = guarded(port, Local(share=2, ask_again=NEVER))
@@ -117,7 +117,7 @@ async def test_nobody_listens(guarded: Any) -> None:
 
 
 async def test_several_limiters_are_decided_here_from_all_or_from_none(guarded: Any) -> None:
-    guard = guarded(servers.free_port(), Local(share=2, ask_again=NEVER))
+    guard = guarded(servers.NOBODY, Local(share=2, ask_again=NEVER))
     takes = (Take("a", Rate(20, per=1000), 2), Take("b", Fixed(8, per=1000), 3), Take("c", RATE, 4, shadow=True))
     first = await guard.mtake(*takes)
     assert first and [row.remaining for row in first.values()] == [8, 1, 0]
@@ -134,7 +134,7 @@ async def test_several_limiters_are_decided_here_from_all_or_from_none(guarded: 
 
 @pytest.mark.parametrize("choice", [FailOpen(NEVER), FailClosed(NEVER), Local(share=2, ask_again=NEVER)])
 async def test_limiters_in_shadow_refuse_nothing_and_count_for_nothing(guarded: Any, choice: WhenUnavailable) -> None:
-    guard = guarded(servers.free_port(), choice)
+    guard = guarded(servers.NOBODY, choice)
     shadow = Take("shadow", Rate(2, per=1000), shadow=True)
     for _ in range(3):
         answer = await guard.mtake(shadow)
@@ -150,7 +150,7 @@ async def test_errors_of_a_call_are_errors_in_every_choice(
     server: servers.Server, guarded: Any, choice: WhenUnavailable
 ) -> None:
     """With the server and without it."""
-    for port in (server.port, servers.free_port()):
+    for port in (server.port, servers.NOBODY):
         guard = guarded(port, choice)
         for name, limiter in LIMITERS:
             answer = await getattr(guard, name)(f"more-{limiter.kind}", limiter, 9)
@@ -175,7 +175,7 @@ async def test_what_the_server_rejects_of_a_log_is_rejected_here_too(cell: Any) 
 
 
 async def test_places_are_kept_and_given_back_here(guarded: Any) -> None:
-    port = servers.free_port()
+    port = servers.NOBODY
     guard, lease = guarded(port, Local(share=1, ask_again=NEVER)), Lease(1, lease=60, holder="x")
     assert await guard.acquire("jobs", lease)
     assert await guard.renew("jobs", lease) is True
@@ -367,7 +367,7 @@ async def test_a_server_that_answers_with_an_error_is_back(guarded: Any) -> None
 
 
 def test_a_share_of_a_small_limit_is_one() -> None:
-    client = redis.Redis(port=servers.free_port(), retry=once("redis", "sync"))
+    client = redis.Redis(port=servers.NOBODY, retry=once("redis", "sync"))
     guard = Guard(Cell(client), when_unavailable=Local(share=8, ask_again=NEVER))
     answers = [guard.throttle("k", Rate(3, per=1000)) for _ in range(3)]
     assert [answer.admitted for answer in answers] == [True, False, False]
@@ -427,7 +427,7 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
 
 @pytest.mark.parametrize("start", ["", "async+"])
 async def test_a_limit_that_the_server_refuses_is_an_error_of_the_storage(start: str) -> None:
-    place = f"127.0.0.1:{servers.free_port()}"
+    place = f"127.0.0.1:{servers.NOBODY}"
     storage: Any = storage_from_string(
         f"{start}redis-cell://{place}", when_unavailable="fail_closed", wrap_exceptions=True
     )
@@ -513,7 +513,7 @@ async def test_the_ways_to_connect(start: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["", "async+"])
 async def test_a_cluster_is_found_by_any_of_its_nodes(start: str, cluster: list[servers.Server]) -> None:
-    nobody = servers.free_port()
+    nobody = servers.NOBODY
     uri = f"redis-cell+cluster://127.0.0.1:{nobody},127.0.0.1:{cluster[0].port},[::1]:{nobody}"
     assert await acquired(start, uri) == [True, True, False]
     for place in ("127.0.0.1:many", ":7000", "[::1"):
@@ -634,7 +634,7 @@ async def test_a_reset_deletes_the_keys_of_its_prefix(
 
 @pytest.mark.parametrize("scheme", ["redis-cell", "redis-cell+cluster", "rediss-cell+cluster"])
 def test_a_storage_starts_without_a_server(scheme: str) -> None:
-    storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.free_port()}?when_unavailable=fail_open")
+    storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.NOBODY}?when_unavailable=fail_open")
     assert isinstance(storage, redis_cell.limits.RedisCellStorage)
     assert storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600)
 

@@ -176,7 +176,6 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, blocking
     blocking.execute_command("ACL", "SETUSER", "bob", "on", ">secret", "~other*", "+@all")
     blocking.rpush("user123", 1)
     blocking.set("user124", "a text")
-    nobody = servers.free_port()
 
     def throttled(port: int, key: str = "user123", **options: Any) -> Any:
         with redis.Redis(port=port, retry=Retry(NoBackoff(), 0), **options) as made:
@@ -191,7 +190,7 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, blocking
             lambda: throttled(server.port, username="ann", password="wrong"),
             lambda: throttled(server.port),
             lambda: throttled(server.port, "user124"),
-            lambda: throttled(nobody),
+            lambda: throttled(servers.NOBODY),
             lambda: Cell.from_url("http://localhost"),
             lambda: Cell.from_url("redis://localhost/abc"),
             lambda: (without.config_set("requirepass", "secret"), throttled(bare.port)),
@@ -200,7 +199,7 @@ def test_the_first_errors_are_those_of_the_page(server: servers.Server, blocking
             with pytest.raises((redis.RedisError, ValueError)) as error:
                 mistake()
             # From 7.2 on, the server names the user, and HELLO has a protocol.
-            said = re.sub("User (ann|bob)", "this user", str(error.value)).replace(str(nobody), "6379")
+            said = re.sub("User (ann|bob)", "this user", str(error.value)).replace(f":{servers.NOBODY}", ":6379")
             said = said.replace("user124", "user123").replace("HELLO <proto>", "HELLO")
             assert f"`{said}`" in page
     blocking.execute_command("ACL", "DELUSER", "ann", "bob")
