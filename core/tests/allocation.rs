@@ -11,7 +11,8 @@ use std::hint::black_box;
 
 use common::{DAY, S, at};
 use redis_cell_core::calendar::{Calendar, Cycle};
-use redis_cell_core::gcra::{Booking, Limit, charge, decode, peek, refund, reserve, saturate, throttle};
+use redis_cell_core::gcra::{Booking, Limit, charge, decode, refund, reserve, saturate};
+use redis_cell_core::limiter::Limiter;
 use redis_cell_core::top::Top;
 use redis_cell_core::{Tail, TailOption, Unit, bucket, fixed, parse_integer, window};
 
@@ -69,58 +70,51 @@ fn the_counter_counts() {
     assert_eq!(allocations(|| 1 + 1), 0);
 }
 
-#[test]
-fn decisions() {
-    let limit = Limit::new(15, 30, 60, Unit::Seconds).unwrap();
-    let bookings = [None, Some(common::span(S))]
-        .map(|max_wait| [false, true].map(|prepay| Booking { max_wait, prepay }))
-        .concat();
-    // Fresh, drained, partly used, full, in debt; a check, admitted, refused, never admitted, errors.
-    for state in [None, Some(at(-1)), Some(at(10 * S)), Some(at(32 * S)), Some(at(40 * S))] {
+/// All verbs of a limiter, fresh and in some states: a check, admitted, refused, never admitted, errors.
+fn assert_none<L: Limiter>(limit: &L, states: &[L::State]) {
+    for state in states.iter().copied().map(Some).chain([None]) {
         for quantity in [0, 1, 16, 17, 4_611_686_018, i64::MAX, -1] {
             let count = allocations(|| {
                 let (state, quantity) = black_box((state, quantity));
-                for decide in [throttle, saturate, refund, charge] {
-                    black_box(decide(state, &limit, at(0), quantity)).ok();
-                }
-                black_box(peek(state, &limit, at(0), quantity)).ok();
-                for &booking in &bookings {
-                    black_box(reserve(state, &limit, at(0), quantity, booking)).ok();
-                }
+                black_box(limit.take(state, at(0), quantity)).ok();
+                black_box(limit.saturate(state, at(0), quantity)).ok();
+                black_box(limit.peek(state, at(0), quantity)).ok();
+                black_box(limit.settle(state, at(0), quantity, None)).ok();
             });
-            assert_eq!(count, 0, "{quantity} of {state:?}");
+            assert_eq!(count, 0, "{quantity}");
         }
     }
 }
 
 #[test]
-fn decisions_of_buckets_and_windows() {
-    let buckets = bucket::Limit::new(15, 30, 60, Unit::Seconds).unwrap();
-    let quota = fixed::Limit::new(15, 60, Unit::Seconds).unwrap();
-    let monthly = Calendar::new(Cycle::Month, 60, Some(31)).unwrap();
-    let monthly = fixed::Limit::by_calendar(15, monthly).unwrap();
-    let windows = window::Limit::new(15, 60, Unit::Seconds).unwrap();
-    for (units, instant) in [(0, at(-S)), (7, at(0)), (15, at(30 * S)), (i64::MAX, at(DAY))] {
-        let level = bucket::Level { free: units, since: instant };
-        let counter = fixed::Counter { count: units, end: instant };
-        let sliding = window::Sliding { start: instant, current: units, previous: 5 };
-        // A check, admitted, refused, never admitted, an error; fresh and used.
-        for quantity in [0, 1, 15, 16, -1] {
+fn decisions() {
+    let limit = Limit::new(15, 30, 60, Unit::Seconds).unwrap();
+    // Drained, partly used, full, in debt.
+    let tats = [at(-1), at(10 * S), at(32 * S), at(40 * S)];
+    assert_none(&limit, &tats);
+    let states = tats.into_iter().map(Some).chain([None]);
+    for (state, max_wait) in states.flat_map(|state| [(state, None), (state, Some(common::span(S)))]) {
+        for quantity in [0, 1, 16, 17, i64::MAX, -1] {
             let count = allocations(|| {
-                for used in [false, true] {
-                    black_box(bucket::take(used.then_some(level), &buckets, at(0), quantity)).ok();
-                    for quota in [quota, monthly] {
-                        black_box(fixed::take(used.then_some(counter), &quota, at(0), quantity)).ok();
-                        black_box(fixed::saturate(used.then_some(counter), &quota, at(0), quantity)).ok();
-                        black_box(fixed::settle(used.then_some(counter), &quota, at(0), quantity, None)).ok();
-                    }
-                    black_box(window::take(used.then_some(sliding), &windows, at(0), quantity)).ok();
-                    black_box(window::saturate(used.then_some(sliding), &windows, at(0), quantity)).ok();
-                    black_box(window::settle(used.then_some(sliding), &windows, at(0), quantity, None)).ok();
+                let (state, quantity) = black_box((state, quantity));
+                black_box(refund(state, &limit, at(0), quantity)).ok();
+                black_box(charge(state, &limit, at(0), quantity)).ok();
+                for prepay in [false, true] {
+                    black_box(reserve(state, &limit, at(0), quantity, Booking { max_wait, prepay })).ok();
                 }
             });
-            assert_eq!(count, 0, "{quantity} of {units}");
+            assert_eq!(count, 0, "{quantity} of {state:?}");
         }
+    }
+    let monthly = Calendar::new(Cycle::Month, 60, Some(31)).unwrap();
+    for (units, instant) in [(0, at(-S)), (7, at(0)), (15, at(30 * S)), (i64::MAX, at(DAY))] {
+        let limit = bucket::Limit::new(16, 30, 60, Unit::Seconds).unwrap();
+        assert_none(&limit, &[bucket::Level { free: units, since: instant }]);
+        for limit in [fixed::Limit::new(16, 60, Unit::Seconds), fixed::Limit::by_calendar(16, monthly)] {
+            assert_none(&limit.unwrap(), &[fixed::Counter { count: units, end: instant }]);
+        }
+        let limit = window::Limit::new(16, 60, Unit::Seconds).unwrap();
+        assert_none(&limit, &[window::Sliding { start: instant, current: units, previous: 5 }]);
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{MS, S, US, nanos};
+use common::{S, US, nanos};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use redis_cell_core::TailOption::{MaxWait, Prepay, Saturate};
@@ -104,25 +104,9 @@ fn limits_name_what_is_out_of_range() {
 fn tails_that_are_understood() {
     for (known, words, expected) in [
         (PLAIN,     "",                          (1, Seconds, false, false, None)),
-        (PLAIN,     "0",                         (0, Seconds, false, false, None)),
-        (PLAIN,     "5",                         (5, Seconds, false, false, None)),
-        (PLAIN,     "9223372036854775807",       (i64::MAX, Seconds, false, false, None)),
-        (PLAIN,     "S",                         (1, Seconds, false, false, None)),
         (PLAIN,     "MS",                        (1, Milliseconds, false, false, None)),
-        (PLAIN,     "us",                        (1, Microseconds, false, false, None)),
-        (PLAIN,     "5 mS",                      (5, Milliseconds, false, false, None)),
-        (THROTTLE,  "SATURATE",                  (1, Seconds, true, false, None)),
-        (THROTTLE,  "5 saturate",                (5, Seconds, true, false, None)),
         (THROTTLE,  "5 SATURATE MS",             (5, Milliseconds, true, false, None)),
-        (THROTTLE,  "5 MS SATURATE",             (5, Milliseconds, true, false, None)),
-        (THROTTLE,  "us SaTuRaTe",               (1, Microseconds, true, false, None)),
-        (RESERVE,   "MAXWAIT 7",                 (1, Seconds, false, false, Some(7 * S))),
-        (RESERVE,   "5 MAXWAIT 0",               (5, Seconds, false, false, Some(0))),
-        (RESERVE,   "MAXWAIT 7 MS",              (1, Milliseconds, false, false, Some(7 * MS))),
-        (RESERVE,   "US MAXWAIT 7",              (1, Microseconds, false, false, Some(7 * US))),
-        (RESERVE,   "5 PREPAY",                  (5, Seconds, false, true, None)),
         (RESERVE,   "5 prepay us maxwait 7",     (5, Microseconds, false, true, Some(7 * US))),
-        (RESERVE,   "5 maxwait 7 us prepay",     (5, Microseconds, false, true, Some(7 * US))),
         (RESERVE,   "MAXWAIT 9223372036",        (1, Seconds, false, false, Some(9_223_372_036 * S))),
         (RESERVE,   "MAXWAIT 9223372036854775 US", (1, Microseconds, false, false, Some(9_223_372_036_854_775 * US))),
     ] {
@@ -143,24 +127,17 @@ fn tails_that_are_not() {
         ("a fraction",                    PLAIN,     "1.5",                    QUANTITY),
         ("another command's option",      PLAIN,     "SATURATE",               QUANTITY),
         ("another command's option",      PLAIN,     "5 SATURATE",             SYNTAX),
-        ("another command's option",      THROTTLE,  "5 PREPAY",               SYNTAX),
         ("another command's option",      THROTTLE,  "5 MAXWAIT 7",            SYNTAX),
         ("another command's option",      RESERVE,   "5 SATURATE",             SYNTAX),
         ("another command's option",      THROTTLE,  "5 QUANTITY 7",           SYNTAX),
         ("two quantities",                PLAIN,     "5 6",                    SYNTAX),
         ("the quantity after an option",  PLAIN,     "MS 5",                   SYNTAX),
         ("the quantity after an option",  THROTTLE,  "SATURATE 5",             SYNTAX),
-        ("two units",                     PLAIN,     "5 MS US",                SYNTAX),
         ("the same unit twice",           PLAIN,     "S S",                    SYNTAX),
         ("no unit",                       PLAIN,     "5 NS",                   SYNTAX),
-        ("no unit",                       PLAIN,     "5 SS",                   SYNTAX),
-        ("an option twice",               THROTTLE,  "SATURATE saturate",      SYNTAX),
-        ("an option twice",               RESERVE,   "PREPAY PREPAY",          SYNTAX),
-        ("an option twice",               RESERVE,   "MAXWAIT 7 MAXWAIT 7",    SYNTAX),
         ("the beginning of an option",    THROTTLE,  "5 SATURAT",              SYNTAX),
         ("more than an option",           THROTTLE,  "5 SATURATED",            SYNTAX),
         ("an option without its value",   RESERVE,   "MAXWAIT",                SYNTAX),
-        ("an option without its value",   RESERVE,   "5 PREPAY MAXWAIT",       SYNTAX),
         ("an option without its value",   RESERVE,   "MAXWAIT MS",             WAIT),
         ("a negative wait",               RESERVE,   "MAXWAIT -1",             WAIT),
         ("a wait that is not a number",   RESERVE,   "MAXWAIT soon",           WAIT),
@@ -187,45 +164,28 @@ fn words_that_are_no_text() {
     }
 }
 
+/// The integer that the standard library reads from a text, and formats back to the same text.
+fn canonical(bytes: &[u8]) -> Option<i64> {
+    str::from_utf8(bytes)
+        .ok()
+        .and_then(|text| text.parse::<i64>().ok().filter(|value| value.to_string() == text))
+}
+
 #[test]
 #[rustfmt::skip]
 fn integers() {
-    for (bytes, expected) in [
-        (&b"0"[..],                 Some(0)),
-        (b"7",                      Some(7)),
-        (b"-7",                     Some(-7)),
-        (b"10",                     Some(10)),
-        (b"9223372036854775807",    Some(i64::MAX)),
-        (b"-9223372036854775808",   Some(i64::MIN)),
-        (b"9223372036854775808",    None),
-        (b"-9223372036854775809",   None),
-        (b"9999999999999999999",    None),
-        (b"-9999999999999999999",   None),
-        (b"10000000000000000000",   None),
-        (b"18446744073709551616",   None),
-        (b"18446744073709551623",   None),
-        (b"",                       None),
-        (b"-",                      None),
-        (b"--7",                    None),
-        (b"-0",                     None),
-        (b"00",                     None),
-        (b"007",                    None),
-        (b"-07",                    None),
-        (b"+7",                     None),
-        (b" 7",                     None),
-        (b"7 ",                     None),
-        (b"7\n",                    None),
-        (b"7\0",                    None),
-        (b"7.0",                    None),
-        (b"7e2",                    None),
-        (b"0x7",                    None),
-        (b"1_000",                  None),
-        (b"1/",                     None), // the bytes beside the digits
-        (b"1:",                     None),
-        ("\u{667}".as_bytes(),      None), // a seven, but not in ASCII
+    // The edges of 64 bits; forms of no integer; a seven that is not in ASCII; the bytes beside the digits.
+    for text in [
+        "9223372036854775807", "9223372036854775808", "9999999999999999999", "10000000000000000000",
+        "18446744073709551616", "18446744073709551623", "0", "7", "10", "00", "007",
+        "", "-", "+7", " 7", "7 ", "7\n", "7\0", "7.0", "7e2", "0x7", "1_000", "\u{667}", "1/", "1:",
     ] {
-        assert_eq!(parse_integer(bytes), expected, "{:?}", String::from_utf8_lossy(bytes));
+        for text in [text.to_owned(), format!("-{text}")] {
+            assert_eq!(parse_integer(text.as_bytes()), canonical(text.as_bytes()), "{text:?}");
+        }
     }
+    assert_eq!([&b"7"[..], b"-7", b"-0"].map(parse_integer), [Some(7), Some(-7), None]);
+    assert_eq!(parse_integer(b"-9223372036854775808"), Some(i64::MIN));
 }
 
 #[test]
@@ -234,9 +194,7 @@ fn timeouts() {
     const TEXT: &str = "ERR timeout must be a number of seconds from 0 to 9223372036";
     for (bytes, expected) in [
         (&b"0"[..],            Ok(None)),
-        (b"0.0",               Ok(None)),
         (b"-0",                Ok(None)),
-        (b"1",                 Ok(Some(S))),
         (b"0.25",              Ok(Some(S / 4))),
         (b"1.5e3",             Ok(Some(1_500 * S))),
         (b"0.000000001",       Ok(Some(1))),
@@ -249,13 +207,11 @@ fn timeouts() {
         (b"9223372036",        Ok(Some(9_223_372_036 * S))),
         (b"9223372037",        Err(TEXT)),
         (b"1e400",             Err(TEXT)),
-        (b"-1",                Err(TEXT)),
         (b"-0.000001",         Err(TEXT)),
         (b"inf",               Err(TEXT)),
+        (b" 1",                Err(TEXT)),
         (b"NaN",               Err(TEXT)),
         (b"",                  Err(TEXT)),
-        (b"soon",              Err(TEXT)),
-        (b" 1",                Err(TEXT)),
         (b"1\0",               Err(TEXT)),
         (b"\xff",              Err(TEXT)),
     ] {
@@ -322,13 +278,9 @@ fn in_any_case(word: &str, upper: u32) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// An integer is a text that the standard library parses and formats back to the same text.
     #[test]
     fn parse_integer_reads_the_canonical_form_and_nothing_else(bytes in nearly_an_integer()) {
-        let canonical = str::from_utf8(&bytes).ok().and_then(|text| {
-            text.parse::<i64>().ok().filter(|value| value.to_string() == text)
-        });
-        prop_assert_eq!(parse_integer(&bytes), canonical);
+        prop_assert_eq!(parse_integer(&bytes), canonical(&bytes));
     }
 
     /// A call is understood whatever the order and the case of its options.

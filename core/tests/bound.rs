@@ -1,10 +1,6 @@
 //! Whatever calls take, settle and wait for, no more units are used than the limit allows.
 
-#![allow(
-    clippy::restriction,
-    clippy::cast_possible_truncation,
-    reason = "a test that panics is a test that fails"
-)]
+#![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
 mod common;
 
@@ -12,8 +8,7 @@ use common::{MS, NOW, S, US, after, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::limiter::{Limiter, behind};
-use redis_cell_core::log::{self, Edit};
-use redis_cell_core::{Answer, Change, Decision, Taken, Unit, bucket, fixed, gcra, window};
+use redis_cell_core::{Answer, Decision, Taken, Unit, bucket, fixed, gcra, log, window};
 
 /// A call that was admitted, and may give units back.
 #[derive(Clone, Copy, Debug)]
@@ -123,35 +118,19 @@ impl<L: Limiter> Subject for Whole<L> {
     }
 }
 
-struct Log {
-    limit: log::Limit,
-    entries: Vec<redis_cell_core::Instant>,
-}
+struct Log(log::Limit, common::Log);
 
 impl Subject for Log {
     fn take(&mut self, now: i64, quantity: i64) -> Answer {
-        let decision = log::take(&self.entries[..], &self.limit, at(now), quantity).unwrap();
-        if let Change::Store(new) = decision.change {
-            self.entries.extend((0..new.count).map(|_| new.at));
-        }
-        decision.answer
+        self.1.take(&self.0, at(now), quantity)
     }
 
     fn settle(&mut self, now: i64, back: i64, taken: &Taken) -> Answer {
-        let decision = log::settle(&self.entries[..], &self.limit, at(now), -back, Some(taken)).unwrap();
-        match decision.change {
-            Change::Store(Edit::Remove { count, newer, .. }) => {
-                let end = self.entries.len() - newer as usize;
-                drop(self.entries.drain(end - count as usize..end));
-            }
-            Change::Delete => self.entries.clear(),
-            _ => {}
-        }
-        decision.answer
+        self.1.settle(&self.0, at(now), -back, Some(taken))
     }
 
     fn look(&self, now: i64, quantity: i64) -> Answer {
-        log::peek(&self.entries[..], &self.limit, at(now), quantity).unwrap()
+        log::peek(&self.1.entries[..], &self.0, at(now), quantity).unwrap()
     }
 }
 
@@ -163,12 +142,8 @@ struct Story {
 }
 
 impl Story {
-    fn play(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets) -> Self {
-        Self::settling(subject, steps, resets, usize::MAX)
-    }
-
-    /// The same, with this number of settlements of each call.
-    fn settling(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets, times: usize) -> Self {
+    /// Plays the steps, with at most this number of settlements of each call.
+    fn play(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets, times: usize) -> Self {
         let (mut story, mut now) = (Self::default(), 0);
         for &(gap, step) in steps {
             now += gap;
@@ -246,7 +221,7 @@ fn of_a_rate(most: i64) -> (Whole<gcra::Limit>, Whole<bucket::Limit>) {
 fn on_rates(most: i64, steps: &[(i64, Step)], resets: Resets) -> [Story; 2] {
     let (mut throttle, mut bucket) = of_a_rate(most);
     let times = if resets == Resets::Never { usize::MAX } else { 1 };
-    [Story::settling(&mut throttle, steps, resets, times), Story::settling(&mut bucket, steps, resets, times)]
+    [Story::play(&mut throttle, steps, resets, times), Story::play(&mut bucket, steps, resets, times)]
 }
 
 proptest! {
@@ -274,8 +249,8 @@ proptest! {
 
     #[test]
     fn a_log_never_has_more_in_any_period(most in 1..11_i64, steps in steps()) {
-        let mut log = Log { limit: log::Limit::new(most, 1, Unit::Seconds).unwrap(), entries: Vec::new() };
-        let story = Story::play(&mut log, &steps, Resets::Sometimes);
+        let mut log = Log(log::Limit::new(most, 1, Unit::Seconds).unwrap(), common::Log::default());
+        let story = Story::play(&mut log, &steps, Resets::Sometimes, usize::MAX);
         // Its clock ticks in microseconds.
         for (begin, length, used) in story.stretches().filter(|(_, length, _)| *length < S - US) {
             prop_assert!(used <= most, "{used} from {begin} in {length}: {story:?}");
@@ -292,7 +267,7 @@ proptest! {
         ] {
             // The hour ends in the middle of most stories.
             let early = [(TO_THE_HOUR - 3 * S, Step::Look(0))];
-            let story = Story::play(&mut Whole::new(limit.unwrap()), &[&early, &steps[..]].concat(), resets);
+            let story = Story::play(&mut Whole::new(limit.unwrap()), &[&early, &steps[..]].concat(), resets, usize::MAX);
             for call in &story.calls {
                 let same = story.calls.iter().filter(|other| other.replenished == call.replenished);
                 let used: i64 = same.map(|call| call.used).sum();
@@ -306,7 +281,7 @@ proptest! {
         most in 1..11_i64, steps in steps(),
     ) {
         let limit = window::Limit::new(most, 1, Unit::Seconds).unwrap();
-        let story = Story::play(&mut Whole::new(limit), &steps, Resets::Sometimes);
+        let story = Story::play(&mut Whole::new(limit), &steps, Resets::Sometimes, usize::MAX);
         for (begin, length, used) in story.stretches() {
             let start = (NOW + begin) / S;
             if (NOW + begin + length) / S == start {
@@ -317,41 +292,6 @@ proptest! {
             }
         }
     }
-}
-
-/// The `remaining` after a call has taken five units, others have taken some later, and it gives its five
-/// back.
-fn late(subject: &mut impl Subject, reset_after: Option<i64>, second: (i64, i64)) -> i64 {
-    assert!(!subject.take(0, 5).limited());
-    let (now, quantity) = (second.0 * S, second.1);
-    assert!(!subject.take(now, quantity).limited());
-    let reset_after = reset_after.map(|reset| span(reset * S));
-    let taken = Taken { age: span(now), reset_after, unit: Unit::Seconds };
-    subject.settle(now, 5, &taken).remaining
-}
-
-/// Five units, given back late, do not make room for others' again: `9 10 60` and `LOG 10 60`.
-#[test]
-fn what_others_took_since_is_not_given_back() {
-    let unit = Unit::Seconds;
-    let reply = |answer: Answer| answer.reply(unit).five;
-    let throttle = gcra::Limit::new(9, 10, 60, unit).unwrap();
-    let bucket = bucket::Limit::new(10, 10, 60, unit).unwrap();
-    // When the others take, and how much; the `remaining` after the settlement, with and without RESET.
-    for (others, remaining) in [((30, 10), [0, 0]), ((24, 9), [0, 1]), ((12, 7), [2, 3])] {
-        for (reset_after, remaining) in [Some(30), None].into_iter().zip(remaining) {
-            let context = format!("{others:?} {reset_after:?}");
-            assert_eq!(late(&mut Whole::new(throttle), reset_after, others), remaining, "{context}");
-            assert_eq!(late(&mut Whole::new(bucket), reset_after, others), remaining, "{context}");
-        }
-    }
-    let mut log = Log { limit: log::Limit::new(10, 60, unit).unwrap(), entries: Vec::new() };
-    log.take(0, 5);
-    log.take(50 * S, 5);
-    let taken = Taken { age: span(52 * S), reset_after: None, unit };
-    assert_eq!(reply(log.settle(51 * S, 5, &taken))[2], 0, "nothing is so old");
-    let taken = Taken { age: span(51 * S), ..taken };
-    assert_eq!(reply(log.settle(51 * S, 5, &taken)), [0, 10, 5, -1, 59], "the five of the other call stay");
 }
 
 /// Two calls take five units each, and the first gives its five back at once. So the units of the second have

@@ -4,61 +4,35 @@
 
 mod common;
 
-use common::{Exact, MS, NOW, S, at, in_nanos, nanos, offset, unit};
+use common::{Exact, MS, NOW, S, at, in_nanos, nanos, offset};
 use proptest::prelude::*;
+use redis_cell_core::Change::{Delete, Keep, Store};
+use redis_cell_core::Error;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::bucket::{Level, Limit, decode, take};
-use redis_cell_core::{Change, Error, Unit};
 
 fn level(free: i64, since: i64) -> Level {
     Level { free, since: at(since) }
 }
 
 #[test]
-fn state_and_answer_row_by_row() {
-    // The case; free and since before; capacity; now; quantity; the answer at one unit per second; the stored
-    // state.
-    type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
-    let half = 500 * MS;
-    let rows: [Row; 17] = [
-        ("a fresh one is full", None, 5, 0, 1, [0, 5, 4, -1, 1_000], Some((4, 0))),
-        ("all at once", None, 5, 0, 5, [0, 5, 0, -1, 5_000], Some((0, 0))),
-        ("more than it holds, ever", None, 5, 0, 6, [1, 5, 5, -1, 0], None),
-        ("a look", None, 5, 0, 0, [0, 5, 5, -1, 0], None),
-        ("a look at a used one", Some((2, 0)), 5, S + half, 0, [0, 5, 3, -1, 1_500], None),
-        ("the begun leak goes on", Some((2, 0)), 5, S + half, 1, [0, 5, 2, -1, 2_500], Some((2, S))),
-        ("not there yet", Some((2, 0)), 5, S + half, 4, [1, 5, 3, 500, 1_500], None),
-        ("a nanosecond short", Some((2, 0)), 5, 2 * S - 1, 4, [1, 5, 3, 1, 1_001], None),
-        ("just there", Some((2, 0)), 5, 2 * S, 4, [0, 5, 0, -1, 5_000], Some((0, 2 * S))),
-        (
-            "full: no leak has begun",
-            Some((2, 0)),
-            5,
-            3 * S + 1,
-            1,
-            [0, 5, 4, -1, 1_000],
-            Some((4, 3 * S + 1)),
-        ),
-        ("long full", Some((0, 0)), 5, 900 * S, 1, [0, 5, 4, -1, 1_000], Some((4, 900 * S))),
-        ("ahead of the clock", Some((2, 10 * S)), 5, 0, 2, [0, 5, 0, -1, 15_000], Some((0, 10 * S))),
-        ("refused ahead of the clock", Some((2, 10 * S)), 5, 0, 3, [1, 5, 2, 11_000, 13_000], None),
-        ("capacity lowered: cut", Some((9, 0)), 5, 0, 1, [0, 5, 4, -1, 1_000], Some((4, 0))),
-        ("the same, ahead of the clock", Some((9, 10 * S)), 5, 0, 1, [0, 5, 4, -1, 1_000], Some((4, 0))),
-        ("capacity raised: fills up", Some((2, 0)), 9, S + half, 1, [0, 9, 2, -1, 6_500], Some((2, S))),
-        ("capacity raised above a full one", Some((5, 0)), 9, 0, 6, [1, 9, 5, 1_000, 4_000], None),
-    ];
-    for (shows, before, capacity, now, quantity, answer, stored) in rows {
-        let limit = Limit::new(capacity, 1, 1, Seconds).unwrap();
-        let before = before.map(|(free, since)| level(free, since));
-        let decision = take(before, &limit, at(now), quantity).unwrap();
-        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-        let change = stored.map_or(Change::Keep, |(free, since)| Change::Store(level(free, since)));
-        assert_eq!(decision.change, change, "{shows}");
-        if let Change::Store(level) = decision.change {
-            let full = offset(limit.full_at(&level));
-            assert_eq!(full, now + nanos(decision.answer.reset_after), "{shows}: full when it says");
-        }
-    }
+fn row_by_row() {
+    let limit = |capacity| Limit::new(capacity, 1, 1, Seconds).unwrap();
+    let some = |free, since| Some(level(free, since));
+    let store = |free, since| Store(level(free, since));
+    let (later, full) = (S + 500 * MS, 3 * S + 1);
+    common::takes(&[
+        ("a fresh one is full", None, limit(5), 0, 1, [0, 5, 4, -1, 1_000], store(4, 0)),
+        ("more than it holds, ever", None, limit(5), 0, 6, [1, 5, 5, -1, 0], Keep),
+        ("a look at a used one", some(2, 0), limit(5), later, 0, [0, 5, 3, -1, 1_500], Keep),
+        ("the begun leak goes on", some(2, 0), limit(5), later, 1, [0, 5, 2, -1, 2_500], store(2, S)),
+        ("a nanosecond short", some(2, 0), limit(5), 2 * S - 1, 4, [1, 5, 3, 1, 1_001], Keep),
+        ("no leak has begun", some(2, 0), limit(5), full, 1, [0, 5, 4, -1, 1_000], store(4, full)),
+        ("ahead of the clock", some(2, 10 * S), limit(5), 0, 2, [0, 5, 0, -1, 15_000], store(0, 10 * S)),
+        ("capacity lowered: cut", some(9, 0), limit(5), 0, 1, [0, 5, 4, -1, 1_000], store(4, 0)),
+        ("the same ahead", some(9, 10 * S), limit(5), 0, 1, [0, 5, 4, -1, 1_000], store(4, 0)),
+        ("capacity raised: fills up", some(2, 0), limit(9), later, 1, [0, 9, 2, -1, 6_500], store(2, S)),
+    ]);
 }
 
 #[test]
@@ -168,42 +142,6 @@ impl Model {
     }
 }
 
-/// Rates whose emission interval is not a whole number of nanoseconds, and often hardly more than one.
-fn any_fractional_rate() -> impl Strategy<Value = (i64, i64, Unit)> {
-    prop_oneof![
-        (1..900_i64, 1..5_000_i64, unit()),
-        (2..=1_000_i64, Just(1_i64), Just(Microseconds)),
-        (2..=1_000_000_000_i64, Just(1_i64), Just(Seconds)),
-    ]
-    .prop_filter("a fraction", |&(count, period, unit)| !Exact::new(count, period, unit).is_whole())
-}
-
-/// A bucket that knows real numbers: its free room in `1 / period` of a unit, so that each nanosecond brings
-/// `count`.
-struct Rational {
-    rate: Exact,
-    capacity: i128,
-    room: i128,
-    seen: i64,
-}
-
-impl Rational {
-    fn pass_to(&mut self, now: i64) {
-        self.room += i128::from(now - self.seen) * self.rate.count;
-        self.room = self.room.min(self.capacity * self.rate.period);
-        self.seen = now;
-    }
-
-    /// The whole units that are free, including those that `nanos` more would bring.
-    fn units_with(&self, nanos: i128) -> i128 {
-        (self.room + nanos * self.rate.count).div_euclid(self.rate.period).min(self.capacity)
-    }
-
-    fn take(&mut self, quantity: i64) {
-        self.room -= i128::from(quantity) * self.rate.period;
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -226,40 +164,14 @@ proptest! {
             prop_assert_eq!(in_nanos(&decision.answer), model.call(quantity), "at {} from {:?}", now, state);
             let takes = !decision.answer.limited() && quantity > 0;
             match decision.change {
-                Change::Keep => prop_assert!(!takes),
-                Change::Store(level) => {
+                Keep => prop_assert!(!takes),
+                Store(level) => {
                     prop_assert!(takes);
+                    let full = offset(limit.full_at(&level));
+                    prop_assert_eq!(full, now + nanos(decision.answer.reset_after), "full when it says");
                     state = Some(level);
                 }
-                Change::Delete => prop_assert!(false),
-            }
-        }
-    }
-
-    /// Over a long run, none of the units that the rate brings are lost, and each call that takes gains less
-    /// than the units of a nanosecond.
-    #[test]
-    fn a_long_run_stays_within_a_nanosecond_per_call_of_real_numbers(
-        (count, period, unit) in any_fractional_rate(),
-        capacity in 1..200_i64,
-        calls in prop::collection::vec((0..4_000_i64, 0..1_500_i64), 1..400),
-    ) {
-        let rate = Exact::new(count, period, unit);
-        let limit = Limit::new(capacity, count, period, unit).unwrap();
-        let full = capacity.into();
-        let mut real = Rational { rate, capacity: full, room: full * rate.period, seen: 0 };
-        let (mut state, mut now, mut takes) = (None, 0, 0);
-        for (thousandths, share) in calls {
-            now += i64::try_from(rate.cost(thousandths.into()) / 1_000 + i128::from(thousandths % 3)).unwrap();
-            real.pass_to(now);
-            let free = take(state, &limit, at(now), 0).unwrap().answer.remaining;
-            prop_assert!(real.units_with(0) <= free.into(), "lost: {} of {:?}", free, real.room);
-            prop_assert!(i128::from(free) <= real.units_with(takes + 1), "{} after {} calls", free, takes);
-            let quantity = capacity * share / 1_000;
-            if let Change::Store(level) = take(state, &limit, at(now), quantity).unwrap().change {
-                state = Some(level);
-                real.take(quantity);
-                takes += 1;
+                Delete => prop_assert!(false),
             }
         }
     }

@@ -13,41 +13,28 @@ use redis_cell_core::several::Join::{self, Else, Spill};
 use redis_cell_core::{Answer, Error, Instant, Span, Unit, Verdict};
 use redis_cell_core::{bucket, fixed, gcra, window};
 
-/// A limiter with its state, as calls at one instant see it.
-trait Seen {
-    fn peek(&self, now: Instant, quantity: i64) -> Result<Answer, Error>;
-}
+/// What a limiter in some state answers to a look, at an instant and for a quantity.
+type Look = Box<dyn Fn(Instant, i64) -> Result<Answer, Error>>;
 
-struct Of<L: Limiter>(L, Option<L::State>);
-
-impl<L: Limiter> Seen for Of<L> {
-    fn peek(&self, now: Instant, quantity: i64) -> Result<Answer, Error> {
-        self.0.peek(self.1, now, quantity)
-    }
+fn of<L: Limiter + 'static>(limit: L, state: L::State) -> Look {
+    Box::new(move |now, quantity| limit.peek(Some(state), now, quantity))
 }
 
 /// Places, of which the caller holds one or not; one is free, or the first lease ends after a time.
-struct Places {
-    held: bool,
-    wait: Option<i64>,
-}
-
-impl Seen for Places {
-    fn peek(&self, now: Instant, _: i64) -> Result<Answer, Error> {
-        let left = self.wait.map(|wait| at(wait).since(now)).filter(|left| *left > Span::ZERO);
-        let verdict = left.filter(|_| !self.held).map_or(Admitted, Later);
+fn places(held: bool, wait: Option<i64>) -> Look {
+    Box::new(move |now, _| {
+        let left = wait.map(|wait| at(wait).since(now)).filter(|left| *left > Span::ZERO);
+        let verdict = left.filter(|_| !held).map_or(Admitted, Later);
         let remaining = left.map_or(1, |_| 0);
         Ok(Answer { verdict, limit: 1, remaining, reset_after: left.unwrap_or(Span::ZERO), taken: None })
-    }
+    })
 }
 
 struct Chained {
     join: Join,
     quantity: i64,
     held: bool,
-    limiter: Box<dyn Seen>,
-    /// The instant of the call.
-    now: Instant,
+    look: Look,
 }
 
 impl Pool for Chained {
@@ -66,33 +53,24 @@ impl Pool for Chained {
     }
 
     fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
-        self.limiter.peek(self.now.checked_add(after).unwrap_or(Instant::MAX), quantity)
+        (self.look)(at(0).checked_add(after).unwrap_or(Instant::MAX), quantity)
     }
 }
 
-fn pool(join: Join, quantity: i64, limiter: impl Seen + 'static) -> Chained {
-    Chained { join, quantity, held: false, limiter: Box::new(limiter), now: at(0) }
+fn pool(join: Join, quantity: i64, look: Look) -> Chained {
+    Chained { join, quantity, held: false, look }
 }
 
 /// A total of which so much is left, and which expires, or not.
-fn total(limit: i64, left: i64, expires: Option<i64>) -> Of<fixed::Limit> {
-    let end = expires.map_or(Instant::MAX, at);
-    Of(
-        fixed::Limit::total(limit, None, Unit::Seconds).unwrap(),
-        Some(fixed::Counter { count: limit - left, end }),
-    )
+fn total(limit: i64, left: i64, expires: Option<i64>) -> Look {
+    let counter = fixed::Counter { count: limit - left, end: expires.map_or(Instant::MAX, at) };
+    of(fixed::Limit::total(limit, None, Unit::Seconds).unwrap(), counter)
 }
 
 /// A window that ends after this time, with this many units left.
-fn fixed(limit: i64, left: i64, end: i64) -> Of<fixed::Limit> {
+fn fixed(limit: i64, left: i64, end: i64) -> Look {
     let counter = fixed::Counter { count: limit - left, end: at(end) };
-    Of(fixed::Limit::new(limit, 3_600, Unit::Seconds).unwrap(), Some(counter))
-}
-
-/// A bucket in which a unit is missing for each second until it is full.
-fn gcra(most: i64, missing: i64) -> Of<gcra::Limit> {
-    let limit = gcra::Limit::new(most - 1, 1, 1, Unit::Seconds).unwrap();
-    Of(limit, Some(at(missing * S)))
+    of(fixed::Limit::new(limit, 3_600, Unit::Seconds).unwrap(), counter)
 }
 
 fn run(pools: &[Chained]) -> (Verdict, Vec<Option<i64>>) {
@@ -114,14 +92,14 @@ fn a_window_with_until_has_its_room_at_the_end_of_the_wait() {
     let end = at(S).ceil_to_millis().unwrap();
     let instant = i64::try_from(end.as_nanos()).unwrap() / MS;
     let limit = fixed::Limit::until(10, instant, Unit::Milliseconds).unwrap();
-    let until = Of(limit, Some(fixed::Counter { count: 10, end }));
+    let until = of(limit, fixed::Counter { count: 10, end });
     let pools = [pool(FIRST, 8, until), pool(Spill, 8, fixed(10, 0, 2 * S))];
     assert_eq!(run(&pools), (Later(end.since(at(0))), vec![None; 2]));
 }
 
 #[test]
 fn a_place_that_is_held_goes_first() {
-    let places = |held, wait| Chained { held, ..pool(Else, 1, Places { held, wait }) };
+    let places = |held, wait| Chained { held, ..pool(Else, 1, places(held, wait)) };
     let run =
         |held, wait| run(&[pool(FIRST, 1, total(10, 5, None)), places(false, None), places(held, wait)]);
     assert_eq!(run(false, None), (Admitted, vec![Some(1), None, None]));
@@ -129,18 +107,23 @@ fn a_place_that_is_held_goes_first() {
     assert_eq!(run(true, Some(S)), (Admitted, vec![None, None, Some(0)]));
 }
 
+/// A GCRA limiter in which a unit is missing for each second until it is full.
+fn rate(most: i64, missing: i64) -> Look {
+    of(gcra::Limit::new(most - 1, 1, 1, Unit::Seconds).unwrap(), at(missing * S))
+}
+
 #[test]
 fn the_wait_is_found_among_rates_too() {
     // Each gives a unit a second: three units are missing, which both give in two seconds.
     let run =
-        |quantity, a, b| run(&[pool(FIRST, quantity, gcra(10, a)), pool(Spill, quantity, gcra(10, b))]).0;
+        |quantity, a, b| run(&[pool(FIRST, quantity, rate(10, a)), pool(Spill, quantity, rate(10, b))]).0;
     assert_eq!(run(3, 10, 10), Later(span(2 * S)));
     assert_eq!(run(20, 10, 10), Later(span(10 * S)));
     assert_eq!(run(21, 10, 10), Never);
     assert_eq!(run(5, 10, 14), Later(span(5 * S)), "the other is in debt for four seconds");
     assert_eq!(run(6, 10, 14), Later(span(5 * S)));
     let large: Vec<_> = (0..8)
-        .map(|n| pool(if n == 0 { FIRST } else { Spill }, 1_000_000, gcra(1_000_000, 999_999 + n)))
+        .map(|n| pool(if n == 0 { FIRST } else { Spill }, 1_000_000, rate(1_000_000, 999_999 + n)))
         .collect();
     assert!(together(&large, large_wait(&large)) >= 1_000_000);
 }
@@ -167,25 +150,25 @@ enum Made {
 }
 
 impl Made {
-    fn limiter(&self) -> Box<dyn Seen> {
+    fn look(&self) -> Look {
         match *self {
             Self::Gcra(burst, count, period, ahead) => {
                 let limit = gcra::Limit::new(burst, count, period, Unit::Milliseconds).unwrap();
-                Box::new(Of(limit, Some(at(ahead))))
+                of(limit, at(ahead))
             }
             Self::Bucket(capacity, count, period, left, ago) => {
                 let limit = bucket::Limit::new(capacity, count, period, Unit::Milliseconds).unwrap();
-                Box::new(Of(limit, Some(bucket::Level { free: left, since: at(-ago) })))
+                of(limit, bucket::Level { free: left, since: at(-ago) })
             }
-            Self::Fixed(limit, left, end) => Box::new(fixed(limit, left.min(limit), end)),
-            Self::Total(limit, left, expires) => Box::new(total(limit, left.min(limit), expires)),
+            Self::Fixed(limit, left, end) => fixed(limit, left.min(limit), end),
+            Self::Total(limit, left, expires) => total(limit, left.min(limit), expires),
             Self::Window(limit, period, current, previous, into) => {
                 let limit = window::Limit::new(limit, period, Unit::Milliseconds).unwrap();
                 // Windows are aligned to the epoch.
                 let start = at(0).as_nanos() / (period * MS).unsigned_abs() * (period * MS).unsigned_abs();
                 let start = start.saturating_sub((into * period * MS).unsigned_abs());
                 let start = Instant::from_nanos(start).unwrap();
-                Box::new(Of(limit, Some(window::Sliding { start, current, previous })))
+                of(limit, window::Sliding { start, current, previous })
             }
         }
     }
@@ -250,8 +233,7 @@ proptest! {
                 (Some(_), false) => (Else, *quantity),
                 (Some(last), true) => (Spill, last.quantity),
             };
-            let limiter = made.limiter();
-            pools.push(Chained { join, quantity, held: false, limiter, now: at(0) });
+            pools.push(pool(join, quantity, made.look()));
         }
         let (verdict, taken) = run(&pools);
         let admits = |after| given(&pools, after).is_some();

@@ -57,59 +57,19 @@ fn throttle_takes_all_or_nothing() {
     check(throttle, &[
         ("a fresh limiter admits",              None,           L, Seconds,  1, [0, 16, 15, -1,  2], Store(2 * S)),
         ("a whole burst at once",               None,           L, Seconds, 16, [0, 16,  0, -1, 32], Store(32 * S)),
-        ("partly used",                         Some(2 * S),    L, Seconds,  4, [0, 16, 11, -1, 10], Store(10 * S)),
         ("part of a unit is no unit",           Some(9 * S),    L, Seconds,  1, [0, 16, 10, -1, 11], Store(11 * S)),
         ("the last unit that fits",             Some(30 * S),   L, Seconds,  1, [0, 16,  0, -1, 32], Store(32 * S)),
         ("a nanosecond too soon",               Some(30*S + 1), L, Seconds,  1, [1, 16,  0,  1, 31], Keep),
         ("full",                                Some(32 * S),   L, Seconds,  1, [1, 16,  0,  2, 32], Keep),
         ("full, and asked for the whole limit", Some(32 * S),   L, Seconds, 16, [1, 16,  0, 32, 32], Keep),
         ("room, but not for that many",         Some(10 * S),   L, Seconds, 12, [1, 16, 11,  2, 10], Keep),
-        ("the whole limit, but for 1 ns",       Some(1),        L, Seconds, 16, [1, 16, 15,  1,  1], Keep),
-        ("drained just now",                    Some(0),        L, Seconds,  1, [0, 16, 15, -1,  2], Store(2 * S)),
-        ("drained just now, the whole limit",   Some(0),        L, Seconds, 16, [0, 16,  0, -1, 32], Store(32 * S)),
-        ("drained a moment ago",                Some(-1),       L, Seconds,  1, [0, 16, 15, -1,  2], Store(2 * S)),
+        ("a debt is served first",              Some(40 * S),   L, Seconds,  1, [1, 16,  0, 10, 40], Keep),
         ("idle time is not saved up",           Some(-DAY),     L, Seconds, 16, [0, 16,  0, -1, 32], Store(32 * S)),
-        ("a single unit at a time",             None,  [0, 1, 60], Seconds,  1, [0,  1,  0, -1, 60], Store(60 * S)),
-        ("a single unit at a time, too soon",   Some(1), [0, 1, 60], Seconds, 1, [1, 1,  0,  1,  1], Keep),
-    ]);
-}
-
-#[test]
-#[rustfmt::skip]
-fn throttle_never_admits_more_than_the_limit() {
-    check(throttle, &[
-        ("fresh",           None,         L,         Seconds, 17,            [1, 16, 16, -1,  0], Keep),
-        ("partly used",     Some(10 * S), L,         Seconds, 17,            [1, 16, 11, -1, 10], Keep),
-        ("full",            Some(32 * S), L,         Seconds, 17,            [1, 16,  0, -1, 32], Keep),
-        ("in debt",         Some(40 * S), L,         Seconds, 17,            [1, 16,  0, -1, 40], Keep),
-        ("drained",         Some(-1),     L,         Seconds, 17,            [1, 16, 16, -1,  0], Keep),
-        ("limit of one",    None,         [0, 1, 1], Seconds,  2,            [1,  1,  1, -1,  0], Keep),
-        ("the most of all", None,         L,         Seconds, 4_611_686_018, [1, 16, 16, -1,  0], Keep),
-    ]);
-}
-
-#[test]
-#[rustfmt::skip]
-fn throttle_of_quantity_0_looks() {
-    check(throttle, &[
-        ("fresh",             None,           L, Seconds, 0, [0, 16, 16, -1,  0], Keep),
-        ("partly used",       Some(10 * S),   L, Seconds, 0, [0, 16, 11, -1, 10], Keep),
-        ("1 ns used",         Some(1),        L, Seconds, 0, [0, 16, 15, -1,  1], Keep),
-        ("full",              Some(32 * S),   L, Seconds, 0, [0, 16,  0, -1, 32], Keep),
-        ("in debt by 1 ns",   Some(32*S + 1), L, Seconds, 0, [1, 16,  0,  1, 33], Keep),
-        ("in debt",           Some(40 * S),   L, Seconds, 0, [1, 16,  0,  8, 40], Keep),
-        ("drained just now",  Some(0),        L, Seconds, 0, [0, 16, 16, -1,  0], Keep),
-        ("drained long ago",  Some(-DAY),     L, Seconds, 0, [0, 16, 16, -1,  0], Keep),
-    ]);
-}
-
-#[test]
-#[rustfmt::skip]
-fn throttle_waits_for_a_debt_to_be_served() {
-    check(throttle, &[
-        ("one in debt",            Some(40 * S),  L, Seconds,  1, [1, 16, 0, 10,  40], Keep),
-        ("the whole limit",        Some(40 * S),  L, Seconds, 16, [1, 16, 0, 40,  40], Keep),
-        ("a debt of many limits",  Some(320 * S), L, Seconds,  1, [1, 16, 0, 290, 320], Keep),
+        ("more than the limit, ever",           Some(10 * S),   L, Seconds, 17, [1, 16, 11, -1, 10], Keep),
+        ("the most of all",                     None, L, Seconds, 4_611_686_018, [1, 16, 16, -1, 0], Keep),
+        ("a look",                              Some(10 * S),   L, Seconds,  0, [0, 16, 11, -1, 10], Keep),
+        ("a look at a full one",                Some(32 * S),   L, Seconds,  0, [0, 16,  0, -1, 32], Keep),
+        ("a look at one in debt by 1 ns",       Some(32*S + 1), L, Seconds,  0, [1, 16,  0,  1, 33], Keep),
     ]);
 }
 
@@ -132,51 +92,23 @@ fn throttle_follows_a_limit_that_changes_between_calls() {
 
 #[test]
 #[rustfmt::skip]
-fn waits_round_up_to_the_unit_and_a_nanosecond_counts() {
+fn waits_round_up_and_a_cost_rounds_down_once_per_call() {
     check(throttle, &[
-        ("seconds, 1 ns below",      Some(S - 1),  [0, 1, 1],    Seconds,      1, [1, 1, 0, 1, 1], Keep),
-        ("seconds, exact",           Some(S),      [0, 1, 1],    Seconds,      1, [1, 1, 0, 1, 1], Keep),
-        ("seconds, 1 ns above",      Some(S + 1),  [0, 1, 1],    Seconds,      1, [1, 1, 0, 2, 2], Keep),
-        ("milliseconds, 1 ns",       Some(1),      [0, 1, 1000], Milliseconds, 1, [1, 1, 0, 1, 1], Keep),
-        ("milliseconds, exact",      Some(MS),     [0, 1, 1000], Milliseconds, 1, [1, 1, 0, 1, 1], Keep),
-        ("milliseconds, 1 ns above", Some(MS + 1), [0, 1, 1000], Milliseconds, 1, [1, 1, 0, 2, 2], Keep),
-        ("microseconds, 1 ns",       Some(1),      [0, 1, 1],    Microseconds, 1, [1, 1, 0, 1, 1], Keep),
-        ("microseconds, exact",      Some(US),     [0, 1, 1],    Microseconds, 1, [1, 1, 0, 1, 1], Keep),
-        ("microseconds, 1 ns above", Some(US + 1), [0, 1, 1],    Microseconds, 1, [1, 1, 0, 2, 2], Keep),
-    ]);
-}
-
-#[test]
-#[rustfmt::skip]
-fn a_cost_rounds_down_once_per_call() {
-    check(throttle, &[
-        ("a third of a second",       None, [0, 3, 1],  Seconds,       1, [0,  1, 0, -1, 1], Store(333_333_333)),
-        ("two thirds",                None, [2, 3, 1],  Seconds,       2, [0,  3, 1, -1, 1], Store(666_666_666)),
+        ("a second",                  Some(S),      [0, 1, 1],    Seconds,      1, [1, 1, 0, 1, 1], Keep),
+        ("a second and 1 ns",         Some(S + 1),  [0, 1, 1],    Seconds,      1, [1, 1, 0, 2, 2], Keep),
+        ("a millisecond and 1 ns",    Some(MS + 1), [0, 1, 1000], Milliseconds, 1, [1, 1, 0, 2, 2], Keep),
+        ("a microsecond and 1 ns",    Some(US + 1), [0, 1, 1],    Microseconds, 1, [1, 1, 0, 2, 2], Keep),
+        ("two thirds of a second",    None, [2, 3, 1],  Seconds,       2, [0,  3, 1, -1, 1], Store(666_666_666)),
         ("three thirds are a second", None, [2, 3, 1],  Seconds,       3, [0,  3, 0, -1, 1], Store(S)),
-        ("a third of a millisecond",  None, [2, 3, 1],  Milliseconds,  1, [0,  3, 2, -1, 1], Store(333_333)),
         ("142 6/7 ns count as 142",   None, [9, 7, 1],  Microseconds,  1, [0, 10, 9, -1, 1], Store(142)),
         ("ten of them, as 1,428",     None, [9, 7, 1],  Microseconds, 10, [0, 10, 0, -1, 2], Store(1_428)),
-        ("room for one, of 143 ns",   Some(1_428 - 143), [9, 7, 1], Microseconds, 0, [0, 10, 1, -1, 2], Keep),
-        ("and of 142 ns",             Some(1_428 - 142), [9, 7, 1], Microseconds, 0, [0, 10, 1, -1, 2], Keep),
-        ("and of none in 141 ns",     Some(1_428 - 141), [9, 7, 1], Microseconds, 1, [1, 10, 0,  1, 2], Keep),
-        ("a byte of 600 MB a second", None, BYTES, Seconds,         1, [0, MB20, MB20 - 1, -1, 1], Store(1)),
-        ("three of them",             None, BYTES, Seconds,         3, [0, MB20, MB20 - 3, -1, 1], Store(5)),
-        ("a thirtieth of a second",   None, BYTES, Seconds,      MB20, [0, MB20, 0, -1, 1],  Store(33_333_333)),
-    ]);
-}
-
-#[test]
-#[rustfmt::skip]
-fn numbers_may_be_huge() {
-    check(throttle, &[
-        ("one per nanosecond",          None,    FASTEST, Seconds, 1,       [0, BILLION, BILLION - 1, -1, 1], Store(1)),
-        ("a billion at once",           None,    FASTEST, Seconds, BILLION, [0, BILLION, 0, -1, 1], Store(S)),
-        ("full for one nanosecond",     Some(S), FASTEST, Seconds, 1,       [1, BILLION, 0, 1, 1],  Keep),
-        ("the largest burst there is",  None,    MOST, Seconds, 1, [0, i64::MAX, i64::MAX - 1, -1, 1],    Store(1)),
-        ("a unit every hundred years",  None,    [0, 1, CENTURY], Seconds, 1, [0, 1, 0, -1, CENTURY],     Store(CENTURY * S)),
-        ("a wait of a hundred years",   Some(CENTURY * S), [0, 1, CENTURY], Seconds, 1, [1, 1, 0, CENTURY, CENTURY], Keep),
-        ("a hundred years in microseconds", None, [0, 1, CENTURY * 1_000_000], Microseconds, 1,
-            [0, 1, 0, -1, CENTURY * 1_000_000], Store(CENTURY * S)),
+        ("room for one, of 142 ns",   Some(1_428 - 142), [9, 7, 1], Microseconds, 0, [0, 10, 1, -1, 2], Keep),
+        ("and for none in 141 ns",    Some(1_428 - 141), [9, 7, 1], Microseconds, 1, [1, 10, 0,  1, 2], Keep),
+        ("three bytes of 600 MB/s",   None, BYTES, Seconds,         3, [0, MB20, MB20 - 3, -1, 1], Store(5)),
+        ("a billion at once",         None, FASTEST, Seconds, BILLION, [0, BILLION, 0, -1, 1], Store(S)),
+        ("full for one nanosecond",   Some(S), FASTEST, Seconds,   1, [1, BILLION, 0, 1, 1],  Keep),
+        ("the largest burst there is", None, MOST, Seconds, 1, [0, i64::MAX, i64::MAX - 1, -1, 1], Store(1)),
+        ("a wait of a hundred years", Some(CENTURY * S), [0, 1, CENTURY], Seconds, 1, [1, 1, 0, CENTURY, CENTURY], Keep),
     ]);
 }
 
@@ -185,18 +117,11 @@ fn numbers_may_be_huge() {
 fn saturate_takes_what_fits() {
     check(saturate, &[
         ("all of it fits",                 None,           L, Seconds,        4, [0, 16, 12, -1,  8,  4], Store(8 * S)),
-        ("exactly the limit",              None,           L, Seconds,       16, [0, 16,  0, -1, 32, 16], Store(32 * S)),
-        ("more than the limit",            None,           L, Seconds,       17, [0, 16,  0, -1, 32, 16], Store(32 * S)),
         ("however large",                  None,           L, Seconds, i64::MAX, [0, 16,  0, -1, 32, 16], Store(32 * S)),
         ("a part of it fits",              Some(10 * S),   L, Seconds,       17, [0, 16,  0, -1, 32, 11], Store(32 * S)),
-        ("part of a unit does not fit",    Some(9 * S),    L, Seconds, i64::MAX, [0, 16,  0, -1, 31, 11], Store(31 * S)),
-        ("the last unit",                  Some(30 * S),   L, Seconds,        5, [0, 16,  0, -1, 32,  1], Store(32 * S)),
         ("nothing fits, but for 1 ns",     Some(30*S + 1), L, Seconds,        5, [1, 16,  0,  1, 31,  0], Keep),
-        ("nothing fits, however large",    Some(30*S + 1), L, Seconds, i64::MAX, [1, 16,  0,  1, 31,  0], Keep),
         ("full: the wait is one unit's",   Some(32 * S),   L, Seconds,       16, [1, 16,  0,  2, 32,  0], Keep),
         ("in debt",                        Some(40 * S),   L, Seconds,        5, [1, 16,  0, 10, 40,  0], Keep),
-        ("drained",                        Some(-1),       L, Seconds,       17, [0, 16,  0, -1, 32, 16], Store(32 * S)),
-        ("0 of a fresh limiter",           None,           L, Seconds,        0, [0, 16, 16, -1,  0,  0], Keep),
         ("0 of a full one is admitted",    Some(32 * S),   L, Seconds,        0, [0, 16,  0, -1, 32,  0], Keep),
         ("0 of one in debt is admitted",   Some(40 * S),   L, Seconds,        0, [0, 16,  0, -1, 40,  0], Keep),
     ]);
@@ -207,19 +132,12 @@ fn saturate_takes_what_fits() {
 fn peek_says_what_throttle_would_and_describes_the_state_as_it_is() {
     let peek = |tat, limit: &Limit, now, quantity| peek(tat, limit, now, quantity).map(Decision::keep);
     check(peek, &[
-        ("fresh",                            None,           L, Seconds,  1, [0, 16, 16, -1,  0], Keep),
         ("fresh, the whole limit",           None,           L, Seconds, 16, [0, 16, 16, -1,  0], Keep),
         ("fresh, above the limit",           None,           L, Seconds, 17, [1, 16, 16, -1,  0], Keep),
-        ("fresh, quantity 0",                None,           L, Seconds,  0, [0, 16, 16, -1,  0], Keep),
-        ("partly used",                      Some(2 * S),    L, Seconds,  1, [0, 16, 15, -1,  2], Keep),
         ("partly used, the whole limit",     Some(2 * S),    L, Seconds, 16, [1, 16, 15,  2,  2], Keep),
-        ("the last unit",                    Some(30 * S),   L, Seconds,  1, [0, 16,  1, -1, 30], Keep),
         ("the last unit, but for 1 ns",      Some(30*S + 1), L, Seconds,  1, [1, 16,  0,  1, 31], Keep),
-        ("full",                             Some(32 * S),   L, Seconds,  1, [1, 16,  0,  2, 32], Keep),
         ("full, quantity 0",                 Some(32 * S),   L, Seconds,  0, [0, 16,  0, -1, 32], Keep),
         ("in debt, quantity 0",              Some(40 * S),   L, Seconds,  0, [1, 16,  0,  8, 40], Keep),
-        ("in debt, above the limit",         Some(40 * S),   L, Seconds, 17, [1, 16,  0, -1, 40], Keep),
-        ("drained just now",                 Some(0),        L, Seconds,  1, [0, 16, 16, -1,  0], Keep),
         ("drained long ago",                 Some(-DAY),     L, Seconds,  1, [0, 16, 16, -1,  0], Keep),
     ]);
 }
@@ -229,19 +147,12 @@ fn peek_says_what_throttle_would_and_describes_the_state_as_it_is() {
 fn refund_gives_back_up_to_full() {
     check(refund, &[
         ("no key: nothing is created",           None,           L, Seconds,   1, [0, 16, 16, -1,  0], Keep),
-        ("no key, quantity 0",                   None,           L, Seconds,   0, [0, 16, 16, -1,  0], Keep),
         ("one of several",                       Some(10 * S),   L, Seconds,   1, [0, 16, 12, -1,  8], Store(8 * S)),
-        ("quantity 0",                           Some(10 * S),   L, Seconds,   0, [0, 16, 11, -1, 10], Keep),
         ("all of it: full, the key goes",        Some(2 * S),    L, Seconds,   1, [0, 16, 16, -1,  0], Delete),
         ("all but 1 ns",                         Some(2*S + 1),  L, Seconds,   1, [0, 16, 15, -1,  1], Store(1)),
-        ("more than was taken",                  Some(10 * S),   L, Seconds, 100, [0, 16, 16, -1,  0], Delete),
-        ("the most of all", Some(10 * S), L, Seconds, 4_611_686_018, [0, 16, 16, -1, 0], Delete),
         ("drained just now",                     Some(0),        L, Seconds,   1, [0, 16, 16, -1,  0], Delete),
-        ("drained a moment ago",                 Some(-1),       L, Seconds,   1, [0, 16, 16, -1,  0], Delete),
-        ("drained, quantity 0",                  Some(-1),       L, Seconds,   0, [0, 16, 16, -1,  0], Keep),
         ("out of debt, to full use",             Some(40 * S),   L, Seconds,   4, [0, 16,  0, -1, 32], Store(32 * S)),
         ("still in debt by 1 ns",                Some(34*S + 1), L, Seconds,   1, [1, 16,  0,  3, 33], Store(32*S + 1)),
-        ("still in debt",                        Some(40 * S),   L, Seconds,   1, [1, 16,  0,  8, 38], Store(38 * S)),
         ("in debt, quantity 0",                  Some(40 * S),   L, Seconds,   0, [1, 16,  0, 10, 40], Keep),
     ]);
 }
@@ -250,20 +161,12 @@ fn refund_gives_back_up_to_full() {
 #[rustfmt::skip]
 fn charge_takes_regardless() {
     check(charge, &[
-        ("fresh",                                None,           L, Seconds,  1, [0, 16, 15, -1,   2], Store(2 * S)),
         ("the whole limit is no debt",           None,           L, Seconds, 16, [0, 16,  0, -1,  32], Store(32 * S)),
         ("above the limit: into debt",           None,           L, Seconds, 17, [1, 16,  0,  4,  34], Store(34 * S)),
-        ("far above the limit",                  None,           L, Seconds, 100, [1, 16, 0, 170, 200], Store(200 * S)),
-        ("partly used",                          Some(2 * S),    L, Seconds,  4, [0, 16, 11, -1,  10], Store(10 * S)),
         ("the last unit",                        Some(30 * S),   L, Seconds,  1, [0, 16,  0, -1,  32], Store(32 * S)),
-        ("into debt by 1 ns",                    Some(30*S + 1), L, Seconds,  1, [1, 16,  0,  3,  33], Store(32*S + 1)),
         ("full",                                 Some(32 * S),   L, Seconds,  1, [1, 16,  0,  4,  34], Store(34 * S)),
-        ("deeper into debt",                     Some(34 * S),   L, Seconds,  1, [1, 16,  0,  6,  36], Store(36 * S)),
-        ("drained",                              Some(-1),       L, Seconds,  1, [0, 16, 15, -1,   2], Store(2 * S)),
-        ("fresh, quantity 0",                    None,           L, Seconds,  0, [0, 16, 16, -1,   0], Keep),
         ("full, quantity 0",                     Some(32 * S),   L, Seconds,  0, [0, 16,  0, -1,  32], Keep),
         ("in debt, quantity 0",                  Some(40 * S),   L, Seconds,  0, [1, 16,  0, 10,  40], Keep),
-        ("limit of one",                         None,   [0, 1, 1], Seconds,  3, [1,  1,  0,  3,   3], Store(3 * S)),
     ]);
 }
 
@@ -273,17 +176,10 @@ fn reserve_books_a_slot_and_tells_the_wait() {
     let book = |tat, limit: &Limit, now, quantity| reserve(tat, limit, now, quantity, Booking::default());
     check(book, &[
         ("fresh: act now",               None,           L, Seconds,  1, [0, 16, 15,  0,  2], Store(2 * S)),
-        ("the whole limit: act now",     None,           L, Seconds, 16, [0, 16,  0,  0, 32], Store(32 * S)),
         ("above the limit: forever",    None,           L, Seconds, 17, [1, 16, 16, -1,  0], Keep),
-        ("above the limit, queue",       Some(40 * S),   L, Seconds, 17, [1, 16,  0, -1, 40], Keep),
-        ("the last unit: act now",       Some(30 * S),   L, Seconds,  1, [0, 16,  0,  0, 32], Store(32 * S)),
         ("1 ns too soon: wait for it",   Some(30*S + 1), L, Seconds,  1, [0, 16,  0,  1, 33], Store(32*S + 1)),
         ("full: wait for one unit",      Some(32 * S),   L, Seconds,  1, [0, 16,  0,  2, 34], Store(34 * S)),
-        ("behind others",                Some(34 * S),   L, Seconds,  1, [0, 16,  0,  4, 36], Store(36 * S)),
         ("several, behind others",       Some(34 * S),   L, Seconds,  5, [0, 16,  0, 12, 44], Store(44 * S)),
-        ("drained: act now",             Some(-1),       L, Seconds,  1, [0, 16, 15,  0,  2], Store(2 * S)),
-        ("fresh, quantity 0",            None,           L, Seconds,  0, [0, 16, 16,  0,  0], Keep),
-        ("full, quantity 0",             Some(32 * S),   L, Seconds,  0, [0, 16,  0,  0, 32], Keep),
         ("a queue, quantity 0",          Some(40 * S),   L, Seconds,  0, [0, 16,  0,  8, 40], Keep),
     ]);
 }
@@ -304,9 +200,6 @@ fn reserve_compares_maxwait_exactly() {
     check(patient(2 * S, false), &[
         ("exactly the longest wait",     Some(32 * S),   L, Seconds,  1, [0, 16,  0,  2, 34], Store(34 * S)),
         ("1 ns longer: nothing booked",  Some(32*S + 1), L, Seconds,  1, [1, 16,  0,  3, 33], Keep),
-        ("far too long",                 Some(40 * S),   L, Seconds,  1, [1, 16,  0, 10, 40], Keep),
-        ("quantity 0 of a long queue",   Some(40 * S),   L, Seconds,  0, [1, 16,  0,  8, 40], Keep),
-        ("above the limit",              None,           L, Seconds, 17, [1, 16, 16, -1,  0], Keep),
     ]);
     check(patient(2 * S - 1, false), &[
         ("1 ns too impatient",           Some(32 * S),   L, Seconds,  1, [1, 16,  0,  2, 32], Keep),
@@ -326,10 +219,7 @@ fn reserve_prepay_lets_the_next_caller_wait() {
     check(prepay, &[
         ("a single unit waits as ever",        Some(32 * S),   L, Seconds,   1, [0, 16,  0,   2,  34], Store(34 * S)),
         ("above the limit: act now",           None,           L, Seconds,  17, [0, 16,  0,   0,  34], Store(34 * S)),
-        ("far above the limit: act now",       None,           L, Seconds, 100, [0, 16,  0,   0, 200], Store(200 * S)),
-        ("the next caller waits for it",       Some(200 * S),  L, Seconds,   1, [0, 16,  0, 170, 202], Store(202 * S)),
         ("however many it takes",              Some(200 * S),  L, Seconds,  10, [0, 16,  0, 170, 220], Store(220 * S)),
-        ("room for one is enough",             Some(30 * S),   L, Seconds,  16, [0, 16,  0,   0,  62], Store(62 * S)),
         ("room for one is short by 1 ns",      Some(30*S + 1), L, Seconds,  16, [0, 16,  0,   1,  63], Store(62*S + 1)),
         ("quantity 0 waits for the debt only", Some(200 * S),  L, Seconds,   0, [0, 16,  0, 168, 200], Keep),
     ]);
@@ -345,19 +235,12 @@ fn limits_that_cannot_be_are_refused_by_name_and_range() {
     const BURST: &str = "ERR max_burst must be an integer from 0 to 9223372036854775806";
     const COUNT: &str = "ERR count must be an integer from 1 to 9223372036854775807";
     const PERIOD: &str = "ERR period must be an integer from 1 to 9223372036";
+    const FITS: &str = "no error";
     for (shows, limit, unit, text) in [
         ("max_burst negative",            ["-1", "30", "60"],                  Seconds, BURST),
-        ("max_burst no number",           ["many", "30", "60"],                Seconds, BURST),
-        ("max_burst a fraction",          ["1.5", "30", "60"],                 Seconds, BURST),
-        ("max_burst empty",               ["", "30", "60"],                    Seconds, BURST),
         ("max_burst + 1 overflows",       ["9223372036854775807", "30", "60"], Seconds, BURST),
-        ("max_burst beyond 64 bits",      ["9223372036854775808", "30", "60"], Seconds, BURST),
         ("count 0",                       ["15", "0", "60"],                   Seconds, COUNT),
-        ("count negative",                ["15", "-30", "60"],                 Seconds, COUNT),
-        ("count no number",               ["15", "x", "60"],                   Seconds, COUNT),
         ("period 0",                      ["15", "30", "0"],                   Seconds, PERIOD),
-        ("period negative",               ["15", "30", "-60"],                 Seconds, PERIOD),
-        ("period no number",              ["15", "30", "60s"],                 Seconds, PERIOD),
         ("the first wrong one is named",  ["-1", "0", "0"],                    Seconds, BURST),
         ("the first wrong one is named",  ["0", "0", "0"],                     Seconds, COUNT),
         ("above one per nanosecond (s)",  ["0", "1000000001", "1"],            Seconds,
@@ -376,25 +259,16 @@ fn limits_that_cannot_be_are_refused_by_name_and_range() {
             "ERR max_burst must be an integer from 0 to 4611686017"),
         ("no burst beside such a period", ["1", "1", "9223372036"],            Seconds,
             "ERR max_burst must be an integer from 0 to 0"),
+        ("one per nanosecond",               ["0", "1000000000", "1"],                      Seconds, FITS),
+        ("the longest period in s",          ["0", "1", "9223372036"],                      Seconds, FITS),
+        ("the longest period in ms",         ["0", "1", "9223372036854"],                   Milliseconds, FITS),
+        ("the longest period in us",         ["0", "1", "9223372036854775"],                Microseconds, FITS),
+        ("the largest burst at one per 2 s", ["4611686017", "30", "60"],                    Seconds, FITS),
+        ("the largest burst of all",         ["9223372036854775806", "1000", "1"],          Microseconds, FITS),
+        ("everything at its largest", ["9223372036854775806", "9223372036854775000", "9223372036854775"], Microseconds, FITS),
     ] {
         let error = Limit::parse(limit.map(str::as_bytes), unit).err();
-        assert_eq!(error.map(|e| e.to_string()).as_deref(), Some(text), "{shows}");
-    }
-}
-
-#[test]
-#[rustfmt::skip]
-fn limits_at_the_very_edge_are_accepted() {
-    for (shows, limit, unit) in [
-        ("one per nanosecond",               ["0", "1000000000", "1"],                      Seconds),
-        ("the longest period in s",          ["0", "1", "9223372036"],                      Seconds),
-        ("the longest period in ms",         ["0", "1", "9223372036854"],                   Milliseconds),
-        ("the longest period in us",         ["0", "1", "9223372036854775"],                Microseconds),
-        ("the largest burst at one per 2 s", ["4611686017", "30", "60"],                    Seconds),
-        ("the largest burst of all",         ["9223372036854775806", "1000", "1"],          Microseconds),
-        ("everything at its largest", ["9223372036854775806", "9223372036854775000", "9223372036854775"], Microseconds),
-    ] {
-        assert!(Limit::parse(limit.map(str::as_bytes), unit).is_ok(), "{shows}");
+        assert_eq!(error.map_or(FITS.to_owned(), |error| error.to_string()), text, "{shows}");
     }
 }
 
@@ -504,44 +378,24 @@ fn decode_reads_a_tat_and_tells_what_is_none() {
     // The case, the bytes, the key's expiry in nanoseconds from now, the TAT in nanoseconds from now.
     for (shows, bytes, expiry, expected) in [
         ("a TAT ahead",                          stored(10 * S),        None,              Some(10 * S)),
-        ("a TAT that is now",                    stored(0),             None,              Some(0)),
-        ("a TAT that has passed",                stored(-S),            None,              Some(-S)),
         ("a year ahead",                         stored(YEAR),          None,              Some(YEAR)),
-        ("a year ahead, expiry soon",            stored(YEAR),          Some(S),           Some(YEAR)),
         ("a year and 1 ns ahead, no expiry",     stored(YEAR + 1),      None,              None),
         ("a year and 1 ns ahead, expiry then",   stored(YEAR + 1),      Some(YEAR + MS),   Some(YEAR + 1)),
-        ("two years ahead, expiry then",         stored(2 * YEAR),      Some(2 * YEAR),    Some(2 * YEAR)),
         ("expiry a day earlier",                 stored(2 * YEAR),      Some(2 * YEAR - DAY), Some(2 * YEAR)),
         ("expiry a day and 1 ns earlier",        stored(2 * YEAR),      Some(2 * YEAR - DAY - 1), None),
-        ("expiry a day later",                   stored(2 * YEAR),      Some(2 * YEAR + DAY), Some(2 * YEAR)),
         ("expiry a day and 1 ns later",          stored(2 * YEAR),      Some(2 * YEAR + DAY + 1), None),
         ("a year behind",                        stored(-YEAR),         None,              Some(-YEAR)),
         ("a year and 1 ns behind",               stored(-YEAR - 1),     None,              None),
-        ("a year and 1 ns behind, expiry soon",  stored(-YEAR - 1),     Some(S),           None),
         ("a year and 1 ns behind, expiry then",  stored(-YEAR - 1),     Some(-YEAR),       Some(-YEAR - 1)),
-        ("a counter without expiry",             b"42".to_vec(),        None,              None),
         ("a counter that expires",               b"42".to_vec(),        Some(60 * S),      None),
         ("42, if the key expired in 1970",       b"42".to_vec(),        Some(SMALL),       Some(SMALL)),
-        ("zero",                                 b"0".to_vec(),         Some(60 * S),      None),
         ("the last instant, no expiry",          stored(LAST),          None,              None),
         ("the last instant, expiry soon",        stored(LAST),          Some(60 * S),      None),
         ("the last instant, expiry then",        stored(LAST),          Some(LAST),        Some(LAST)),
         ("beyond the last instant",  b"9223372036854775808".to_vec(),   Some(LAST),        None),
-        ("2^64 + now",               b"20146744073833009621".to_vec(),  Some(0),           None),
-        ("23 digits",                b"17000000000000000000000".to_vec(), Some(0),         None),
         ("a word",                               b"foo".to_vec(),       Some(0),           None),
-        ("empty",                                Vec::new(),            Some(0),           None),
-        ("negative",                             b"-5".to_vec(),        Some(0),           None),
         ("a TAT, negated",                       [b"-", &stored(0)[..]].concat(), Some(0), None),
-        ("a fraction",                           b"1.5".to_vec(),       Some(0),           None),
-        ("a TAT with a fraction",                [&stored(0)[..], b".0"].concat(), Some(0), None),
-        ("a plus sign",                          [b"+", &stored(0)[..]].concat(), Some(0), None),
-        ("a leading zero",                       [b"0", &stored(0)[..]].concat(), Some(0), None),
         ("James Bond",                           b"007".to_vec(),       Some(0),           None),
-        ("a blank before",                       [b" ", &stored(0)[..]].concat(), Some(0), None),
-        ("a line break after",                   [&stored(0)[..], b"\n"].concat(), Some(0), None),
-        ("a NUL after",                          [&stored(0)[..], b"\0"].concat(), Some(0), None),
-        ("not UTF-8",                            vec![0xff; 19],        Some(0),           None),
         ("a megabyte of digits",                 vec![b'1'; 1 << 20],   Some(0),           None),
     ] {
         let read = decode(&bytes, at(0), || expiry.map(at)).map(offset);

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use common::at;
+use common::{Random, at};
 use proptest::prelude::*;
 use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
 
@@ -224,16 +224,6 @@ proptest! {
     }
 }
 
-/// A linear congruential generator: the same steps at every run.
-struct Steps(u64);
-
-impl Steps {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// The bound of the essay, over random arrivals, quantities and times at which flows are not ready.
 ///
 /// Ten million steps with `REDIS_CELL_LONG=1`.
@@ -241,10 +231,11 @@ impl Steps {
 fn two_flows_that_are_ready_differ_by_at_most_one_call_each() {
     const FLOWS: usize = 6;
     let long = std::env::var_os("REDIS_CELL_LONG").is_some_and(|long| long != "0");
-    let mut steps = Steps(7);
+    let mut random = Random(7);
+    let mut below = |end: u64| random.below(end.cast_signed()).unsigned_abs();
     let (mut queue, mut weights) = (Queue::default(), [0_u64; FLOWS]);
     for weight in &mut weights {
-        *weight = 1 + steps.below(9);
+        *weight = 1 + below(9);
     }
     let largest = 50;
     // For each pair: what each was given since both became ready; in units times all weights.
@@ -254,14 +245,14 @@ fn two_flows_that_are_ready_differ_by_at_most_one_call_each() {
     let mut waiting: [VecDeque<(Ticket, u64)>; FLOWS] = Default::default();
     let (mut served, mut worst) = (0_u64, 0);
     for _ in 0..if long { 10_000_000 } else { 50_000 } {
-        let flow = usize::try_from(steps.below(6)).unwrap();
-        if steps.below(20) == 0 {
+        let flow = usize::try_from(below(6)).unwrap();
+        if below(20) == 0 {
             ready[flow] = !ready[flow];
             if let Some(&(first, _)) = waiting[flow].front() {
                 queue.checked(first, Readiness::NotBefore(Some(at(0))));
             }
-        } else if steps.below(2) == 0 && waiting[flow].len() < 20 {
-            let quantity = 1 + steps.below(largest);
+        } else if below(2) == 0 && waiting[flow].len() < 20 {
+            let quantity = 1 + below(largest);
             let weight = u32::try_from(weights[flow]).unwrap();
             let name = [u8::try_from(flow).unwrap()];
             waiting[flow].push_back((queue.join(request(&name, weight, quantity)), quantity));

@@ -1,4 +1,4 @@
-//! The fixed window, compared with a model that keeps every admitted call and counts again each time.
+//! The fixed window, with an end and without, compared with models that count all calls again each time.
 
 #![allow(clippy::restriction, reason = "a test that panics is a test that fails")]
 
@@ -6,48 +6,108 @@ mod common;
 
 use common::{DAY, MS, NOW, S, US, at, in_nanos, instant, offset, span};
 use proptest::prelude::*;
+use redis_cell_core::Change::{Delete, Keep, Store};
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::calendar::{Calendar, Cycle};
-use redis_cell_core::fixed::{Counter, Limit, Window, arguments, saturate, settle, take};
-use redis_cell_core::{Change, Error, Stretch, Verdict};
+use redis_cell_core::fixed::{Counter, LEAST_TAT, Limit, Window, arguments, saturate, settle, take};
+use redis_cell_core::{Error, Instant, Stretch, Verdict};
 
 /// Begun and over at a whole millisecond: `NOW` is 456789 ns past one.
 const END: i64 = 60 * S - 456_789;
+/// The last instant, at which the count of a key without expiry ends.
+const EVER: i64 = i64::MAX - NOW;
 
 fn counter(count: i64, end: i64) -> Counter {
     Counter { count, end: at(end) }
 }
 
+/// A limit in each minute.
+fn minute(most: i64) -> Limit {
+    Limit::new(most, 60, Seconds).unwrap()
+}
+
+/// A limit in no window.
+fn total(most: i64) -> Limit {
+    Limit::total(most, None, Seconds).unwrap()
+}
+
+/// The same until the key is not used for a minute.
+fn idle(most: i64) -> Limit {
+    Limit::total(most, Some(60), Seconds).unwrap()
+}
+
 #[test]
+#[rustfmt::skip] // A table is read in columns.
 fn row_by_row() {
-    // The case; count and end before; limit per 60 s; now; quantity; the answer in ms; the stored state.
-    type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
-    let rows: [Row; 16] = [
-        ("opened by the first", None, 5, 0, 2, [0, 5, 3, -1, 60_000], Some((2, END))),
-        ("all of it", None, 5, 0, 5, [0, 5, 0, -1, 60_000], Some((5, END))),
-        ("above the limit", None, 5, 0, 6, [1, 5, 5, -1, 0], None),
-        ("a look opens nothing", None, 5, 0, 0, [0, 5, 5, -1, 0], None),
-        ("the end stays", Some((2, END)), 5, 30 * S, 3, [0, 5, 0, -1, 30_000], Some((5, END))),
-        ("a look", Some((2, END)), 5, 30 * S, 0, [0, 5, 3, -1, 30_000], None),
-        ("refused", Some((2, END)), 5, 30 * S, 4, [1, 5, 3, 30_000, 30_000], None),
-        ("never admitted", Some((2, END)), 5, 30 * S, 6, [1, 5, 3, -1, 30_000], None),
-        ("a nanosecond early", Some((5, END)), 5, END - 1, 1, [1, 5, 0, 1, 1], None),
-        ("over", Some((5, END)), 5, END, 1, [0, 5, 4, -1, 60_000], Some((1, END + 60 * S))),
-        ("limit lowered", Some((5, END)), 3, 0, 1, [1, 3, 0, 60_000, 60_000], None),
-        ("limit lowered, a look", Some((5, END)), 3, 0, 0, [1, 3, 0, 60_000, 60_000], None),
-        ("limit lowered, a look at its end", Some((5, END)), 3, END, 0, [0, 3, 3, -1, 0], None),
-        ("limit raised", Some((5, END)), 6, 0, 1, [0, 6, 0, -1, 60_000], Some((6, END))),
-        ("longer period before", Some((5, 9 * END)), 5, 0, 1, [1, 5, 0, 539_996, 539_996], None),
-        ("nothing counted, nothing opened", Some((0, S)), 5, 0, 1, [0, 5, 4, -1, 60_000], Some((1, END))),
-    ];
-    for (shows, before, limit, now, quantity, answer, stored) in rows {
-        let limit = Limit::new(limit, 60, Seconds).unwrap();
-        let before = before.map(|(count, end)| counter(count, end));
-        let decision = take(before, &limit, at(now), quantity).unwrap();
-        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-        let change = stored.map_or(Change::Keep, |(count, end)| Change::Store(counter(count, end)));
-        assert_eq!(decision.change, change, "{shows}");
+    let some = |count, end| Some(counter(count, end));
+    let store = |count, end| Store(counter(count, end));
+    common::takes(&[
+        ("opened by the first",           None,             minute(5), 0,        2, [0, 5, 3, -1, 60_000], store(2, END)),
+        ("above the limit",               None,             minute(5), 0,        6, [1, 5, 5, -1, 0], Keep),
+        ("a look opens nothing",          None,             minute(5), 0,        0, [0, 5, 5, -1, 0], Keep),
+        ("the end stays",                 some(2, END),     minute(5), 30 * S,   3, [0, 5, 0, -1, 30_000], store(5, END)),
+        ("a nanosecond early",            some(5, END),     minute(5), END - 1,  1, [1, 5, 0, 1, 1], Keep),
+        ("over",                          some(5, END),     minute(5), END,      1, [0, 5, 4, -1, 60_000], store(1, END + 60 * S)),
+        ("limit lowered",                 some(5, END),     minute(3), 0,        1, [1, 3, 0, 60_000, 60_000], Keep),
+        ("longer period before",          some(5, 9 * END), minute(5), 0,        1, [1, 5, 0, 539_996, 539_996], Keep),
+        ("nothing counted",               some(0, S),       minute(5), 0,        1, [0, 5, 4, -1, 60_000], store(1, END)),
+        ("a total, the first",            None,             total(5),  0,        2, [0, 5, 3, -1, -1], store(2, EVER)),
+        ("refused forever",               some(5, EVER),    total(5),  0,        1, [1, 5, 0, -1, -1], Keep),
+        ("a total, above the limit",      None,             total(5),  0,        6, [1, 5, 5, -1, 0], Keep),
+        ("a look at a lower limit",       some(6, EVER),    total(5),  0,        0, [1, 5, 0, -1, -1], Keep),
+        ("the expiry stays",              some(2, S),       total(5),  0,        3, [0, 5, 0, -1, 1_000], store(5, S)),
+        ("refused until it expires",      some(5, S),       total(5),  0,        1, [1, 5, 0, 1_000, 1_000], Keep),
+        ("a count of 0 that expires",     some(0, S),       total(5),  0,        0, [0, 5, 5, -1, 0], Keep),
+        ("expired",                       some(5, 0),       total(5),  0,        1, [0, 5, 4, -1, -1], store(1, EVER)),
+        ("idle, renewed",                 some(2, S),       idle(5),   0,        1, [0, 5, 2, -1, 60_000], store(3, END)),
+        ("expires later",                 some(2, 99 * S),  idle(5),   0,        1, [0, 5, 2, -1, 99_000], store(3, 99 * S)),
+        ("idle, without expiry",          some(2, EVER),    idle(5),   0,        1, [0, 5, 2, -1, 60_000], store(3, END)),
+        ("idle, refused forever",         some(5, EVER),    idle(5),   0,        1, [1, 5, 0, -1, -1], Keep),
+        ("a count of 0 keeps its expiry", some(0, S),       total(5),  0,        1, [0, 5, 4, -1, 1_000], store(1, S)),
+        ("idle, a look",                  some(2, S),       idle(5),   0,        0, [0, 5, 3, -1, 1_000], Keep),
+        ("idle, expired",                 some(5, 0),       idle(5),   0,        1, [0, 5, 4, -1, 60_000], store(1, END)),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip]
+fn settles_row_by_row() {
+    let some = |count, end| Some(counter(count, end));
+    let store = |count, end| Store(counter(count, end));
+    common::settles(&[
+        ("nothing",                    some(3, END),  minute(5), 0,  0, [0, 5, 2, -1, 60_000], Keep),
+        ("taken",                      some(3, END),  minute(5), 0,  2, [0, 5, 0, -1, 60_000], store(5, END)),
+        ("taken regardless",           some(3, END),  minute(5), 0,  3, [1, 5, 0, 60_000, 60_000], store(6, END)),
+        ("taken, which opens one",     None,          minute(5), 0,  7, [1, 5, 0, 60_000, 60_000], store(7, END)),
+        ("still beyond the limit",     some(9, END),  minute(5), 0, -3, [1, 5, 0, 60_000, 60_000], store(6, END)),
+        ("more than was taken",        some(3, END),  minute(5), 0, -i64::MAX, [0, 5, 5, -1, 0], Delete),
+        ("to a window that has ended", some(3, S),    minute(5), S, -1, [0, 5, 5, -1, 0], Keep),
+        ("a total, into debt",         some(3, EVER), total(5),  0,  3, [1, 5, 0, -1, -1], store(6, EVER)),
+        ("until the key expires",      some(3, S),    total(5),  0,  3, [1, 5, 0, 1_000, 1_000], store(6, S)),
+        ("given back",                 some(3, EVER), total(5),  0, -2, [0, 5, 4, -1, -1], store(1, EVER)),
+        ("more than a total has",      some(3, EVER), total(5),  0, -i64::MAX, [0, 5, 5, -1, 0], Delete),
+        ("to a count of 0",            some(0, S),    total(5),  0, -1, [0, 5, 5, -1, 0], Keep),
+        ("idle, charged",              some(3, S),    idle(5),   0,  1, [0, 5, 1, -1, 60_000], store(4, END)),
+        ("idle, given back",           some(3, S),    idle(5),   0, -1, [0, 5, 3, -1, 1_000], store(2, S)),
+    ]);
+    // It does not matter when the units of a total were taken.
+    let old = settle(some(3, EVER), &total(5), at(0), -2, Some(&common::ago(3_600 * S))).unwrap();
+    assert_eq!(old.change, store(1, EVER));
+    let error = settle(some(3, END), &minute(5), at(0), i64::MAX, None).unwrap_err().to_string();
+    assert_eq!(error, "ERR quantity must be an integer from -9223372036854775807 to 9223372036854775804");
+    for limit in [minute(5), total(5)] {
+        assert!(settle(None, &limit, at(0), i64::MIN, None).is_err());
     }
+}
+
+#[test]
+fn a_count_says_when_it_ends() {
+    assert!(total(5).never_expires() && !idle(5).never_expires());
+    assert_eq!(idle(5).lasts(counter(1, S), at(2 * S)), counter(1, 2 * S));
+    assert_eq!([2, 1].map(|units| counter(2, EVER).without(units)), [None, Some(counter(1, EVER))]);
+    let end = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
+    assert!(!Counter { count: 1, end }.outlasts_time(), "the last millisecond");
+    assert!(counter(1, EVER).outlasts_time() && !counter(1, S).outlasts_time());
 }
 
 #[test]
@@ -80,9 +140,7 @@ fn is_read_strictly() {
 fn what_it_writes_it_reads() {
     let any = Limit::new(i64::MAX, 3_600, Seconds).unwrap();
     // A count like a TAT of now, whose window ends in an hour; once it was an error until then.
-    let Change::Store(counter) = take(None, &any, at(0), NOW).unwrap().change else {
-        panic!("nothing taken")
-    };
+    let Store(counter) = take(None, &any, at(0), NOW).unwrap().change else { panic!("nothing taken") };
     assert_eq!(counter.count, NOW);
     assert_eq!(Counter::decode(NOW.to_string().as_bytes(), Some(counter.end)), Ok(counter));
     // A count like the TAT of a key that expires with the window could not be read again.
@@ -139,23 +197,8 @@ fn windows_are_spelled_in_many_ways() {
     for (text, error) in [
         ("5", syntax),
         ("5 UNTIL", syntax),
-        ("5 60 UTC 0 1", syntax),
-        ("5 60 FROM 1 1", syntax),
-        ("5 60 IDLE 5 1", syntax),
-        ("5 MONTH IDLE 5 1", syntax),
-        ("5 UNTIL 5 IDLE 5 1", syntax),
-        ("5 TOTAL UTC 0 1", syntax),
-        ("5 TOTAL FROM 1 1", syntax),
-        ("5 TOTAL IDLE 5 UTC 0 1", syntax),
-        ("5 TOTAL IDLE 5 IDLE 5 1", syntax),
         ("5 TOTAL IDLE", syntax),
-        ("5 UNTIL 5 UTC 0 1", syntax),
-        ("5 UNTIL 5 FROM 1 1", syntax),
-        ("5 HOUR FROM 1 1", syntax),
         ("5 DAY UTC 1 FROM x 1", syntax),
-        ("5 YEAR FROM 1 1", syntax),
-        ("5 MONTH UTC 1 UTC 1 1", syntax),
-        ("5 MONTH FROM 1 FROM 1 1", syntax),
         ("5 MONTH UTC", syntax),
         ("5 x 1", windows),
         ("5 MONHT 1", windows),
@@ -173,6 +216,24 @@ fn windows_are_spelled_in_many_ways() {
         let error_seen = Limit::parse_words(&mut words(text).into_iter(), Seconds).unwrap_err();
         assert_eq!(error_seen.to_string(), error, "{text}");
     }
+    // Options that a window does not have, and options that it has had already.
+    for (window, options) in [
+        ("60", &["UTC 0", "FROM 1", "IDLE 5"][..]),
+        ("UNTIL 5", &["UTC 0", "FROM 1", "IDLE 5"]),
+        ("TOTAL", &["UTC 0", "FROM 1", "IDLE 5 UTC 0", "IDLE 5 IDLE 5"]),
+        ("MONTH", &["IDLE 5", "UTC 1 UTC 1", "FROM 1 FROM 1"]),
+        ("HOUR", &["FROM 1"]),
+        ("YEAR", &["FROM 1"]),
+    ] {
+        for option in options {
+            let text = format!("5 {window} {option} 1");
+            assert_eq!(
+                Limit::parse_words(&mut words(&text).into_iter(), Seconds),
+                Err(Error::Syntax),
+                "{text}"
+            );
+        }
+    }
     assert!(Limit::until(5, 9_223_372_036_854_000, Microseconds).is_ok());
     let error = Limit::until(5, 9_223_372_036_854_001, Microseconds).unwrap_err();
     assert_eq!(error.to_string(), "ERR UNTIL must be an integer from 0 to 9223372036854000");
@@ -184,11 +245,11 @@ fn the_calendar_is_read_when_a_window_opens() {
     // 2023-12-01, 00:00 UTC; an hour earlier at +01:00.
     let december = instant((1_701_388_800 * S).into());
     let opened = take(None, &month(0), at(0), 2).unwrap();
-    assert_eq!(opened.change, Change::Store(Counter { count: 2, end: december }));
+    assert_eq!(opened.change, Store(Counter { count: 2, end: december }));
     let state = Some(Counter { count: 2, end: december });
     for limit in [month(60), Limit::new(5, 1, Seconds).unwrap(), Limit::until(5, 1, Seconds).unwrap()] {
         let decision = take(state, &limit, at(0), 3).unwrap();
-        assert_eq!(decision.change, Change::Store(Counter { count: 5, end: december }), "{limit:?}");
+        assert_eq!(decision.change, Store(Counter { count: 5, end: december }), "{limit:?}");
         let refused = take(state, &limit, at(0), 4).unwrap();
         assert_eq!(refused.answer.verdict, Verdict::Later(december.since(at(0))), "{limit:?}");
     }
@@ -197,7 +258,7 @@ fn the_calendar_is_read_when_a_window_opens() {
     assert_eq!(last.answer.reset_after, span(1));
     let first = take(state, &month(0), december, 3).unwrap();
     let january = instant((1_704_067_200 * S).into());
-    assert_eq!(first.change, Change::Store(Counter { count: 3, end: january }));
+    assert_eq!(first.change, Store(Counter { count: 3, end: january }));
     assert_eq!(first.answer.reply(Seconds).five, [0, 5, 2, -1, 31 * 86_400]);
 }
 
@@ -215,19 +276,19 @@ fn until_an_instant() {
         let passed = error(&limit, 1);
         assert!(passed.starts_with(&format!("ERR UNTIL must be an integer from {least} to ")), "{passed}");
         let opened = take(None, &Limit::until(5, least, unit).unwrap(), at(0), 1).unwrap();
-        let Change::Store(Counter { count: 1, end }) = opened.change else { panic!("{opened:?}") };
+        let Store(Counter { count: 1, end }) = opened.change else { panic!("{opened:?}") };
         assert!(end > at(0) && end.as_nanos() % MS.unsigned_abs() == 0, "{end:?}");
         // Nothing opens a window here, so nothing has passed.
         for quantity in [0, 6] {
-            assert!(take(None, &limit, at(0), quantity).unwrap().change == Change::Keep, "{quantity}");
+            assert!(take(None, &limit, at(0), quantity).unwrap().change == Keep, "{quantity}");
         }
-        assert!(settle(None, &limit, at(0), -3, None).unwrap().change == Change::Keep);
+        assert!(settle(None, &limit, at(0), -3, None).unwrap().change == Keep);
         assert!(saturate(None, &limit, at(0), 9).is_err());
         // Nothing is charged to a window that has ended.
         let charged = settle(None, &limit, at(0), 3, None).unwrap();
-        assert_eq!((charged.change, in_nanos(&charged.answer)), (Change::Keep, [0, 5, 5, -1, 0]));
+        assert_eq!((charged.change, in_nanos(&charged.answer)), (Keep, [0, 5, 5, -1, 0]));
         let open = settle(Some(counter(3, S)), &limit, at(0), 3, None).unwrap();
-        assert_eq!(open.change, Change::Store(counter(6, S)), "to the window that is open");
+        assert_eq!(open.change, Store(counter(6, S)), "to the window that is open");
     }
     // At that very instant it has passed; a nanosecond earlier it has not.
     let limit = Limit::until(5, now, Seconds).unwrap();
@@ -238,45 +299,14 @@ fn until_an_instant() {
 }
 
 #[test]
-fn settles_row_by_row() {
-    let (keep, delete) = (Change::Keep, Change::Delete);
-    let store = |count| Change::Store(counter(count, END));
-    let rows = [
-        ("nothing", Some(3), 0, [0, 5, 2, -1, 60_000], keep),
-        ("nothing, beyond the limit", Some(6), 0, [1, 5, 0, 60_000, 60_000], keep),
-        ("taken", Some(3), 2, [0, 5, 0, -1, 60_000], store(5)),
-        ("taken regardless", Some(3), 3, [1, 5, 0, 60_000, 60_000], store(6)),
-        ("taken, which opens a window", None, 7, [1, 5, 0, 60_000, 60_000], store(7)),
-        ("given back", Some(3), -2, [0, 5, 4, -1, 60_000], store(1)),
-        ("given back, still beyond the limit", Some(9), -3, [1, 5, 0, 60_000, 60_000], store(6)),
-        ("all given back", Some(3), -3, [0, 5, 5, -1, 0], delete),
-        ("more than was taken", Some(3), -i64::MAX, [0, 5, 5, -1, 0], delete),
-        ("to nothing", None, -1, [0, 5, 5, -1, 0], keep),
-    ];
-    let limit = Limit::new(5, 60, Seconds).unwrap();
-    for (shows, before, difference, answer, change) in rows {
-        let before = before.map(|count| counter(count, END));
-        let decision = settle(before, &limit, at(0), difference, None).unwrap();
-        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-        assert_eq!(decision.change, change, "{shows}");
-    }
-    let over = settle(Some(counter(3, S)), &limit, at(S), -1, None).unwrap();
-    assert_eq!(over.change, Change::Keep, "a window that has ended");
-    let error = settle(Some(counter(3, END)), &limit, at(0), i64::MAX, None).unwrap_err().to_string();
-    let text = "ERR quantity must be an integer from -9223372036854775807 to 9223372036854775804";
-    assert_eq!(error, text);
-    assert!(settle(None, &limit, at(0), i64::MIN, None).is_err());
-}
-
-#[test]
 fn nothing_goes_back_to_a_window_that_has_begun_since() {
     let given = |limit: &Limit, end: i64, age: i64| {
         let state = Some(Counter { count: 5, end: at(end) });
         let decision = settle(state, limit, at(0), -2, Some(&common::ago(age))).unwrap();
         match decision.change {
-            Change::Keep => false,
+            Keep => false,
             change => {
-                assert_eq!(change, Change::Store(Counter { count: 3, end: at(end) }));
+                assert_eq!(change, Store(Counter { count: 3, end: at(end) }));
                 true
             }
         }
@@ -319,9 +349,9 @@ fn nothing_goes_back_to_a_window_that_has_begun_since() {
     // Taking ignores the age, and an age beyond the range of time gives nothing back.
     let state = Some(Counter { count: 5, end: at(END) });
     let taken = settle(state, &period, at(0), 2, Some(&common::ago(i64::MAX))).unwrap();
-    assert_eq!(taken.change, Change::Store(Counter { count: 7, end: at(END) }));
+    assert_eq!(taken.change, Store(Counter { count: 7, end: at(END) }));
     let back = settle(state, &period, at(0), -2, Some(&common::ago(i64::MAX))).unwrap();
-    assert_eq!(back.change, Change::Keep);
+    assert_eq!(back.change, Keep);
 }
 
 proptest! {
@@ -356,13 +386,13 @@ proptest! {
                 "at {} from {:?}", now, state
             );
             match decision.change {
-                Change::Keep => prop_assert!(!admitted || quantity == 0),
-                Change::Store(window) => {
+                Keep => prop_assert!(!admitted || quantity == 0),
+                Store(window) => {
                     prop_assert!(admitted && quantity > 0);
                     prop_assert_eq!((NOW + offset(window.end)) % MS, 0, "what a key can expire at");
                     state = Some(window);
                 }
-                Change::Delete => prop_assert!(false),
+                Delete => prop_assert!(false),
             }
         }
     }
@@ -460,6 +490,80 @@ fn no_window_of_the_calendar_is_longer_than_the_longest() {
         {
             let (kept, _) = Counter { count: 3, end }.after_steps(&limit, at(0), past.into_iter());
             assert_eq!(kept, Some(Counter { count: 3, end: then }), "{cycle:?}");
+        }
+    }
+}
+
+#[test]
+fn a_string_without_expiry_is_a_count() {
+    let foreign = Err(Error::Foreign { expected: Counter::EXPECTED_OF_TOTAL });
+    for count in [0, 7, LEAST_TAT - 1] {
+        let read = Counter::decode_total(count.to_string().as_bytes(), None);
+        assert_eq!(read, Ok(counter(count, EVER)));
+        assert!(Counter::decode(count.to_string().as_bytes(), None).is_err(), "another window");
+        assert_eq!(Counter::decode_total(count.to_string().as_bytes(), Some(at(S))), Ok(counter(count, S)));
+    }
+    for bad in ["", "-1", "+1", "1.5", "01", "x", "9223372036854775808", "1000000000000000000"] {
+        assert_eq!(Counter::decode_total(bad.as_bytes(), None), foreign, "{bad:?}");
+    }
+    assert_eq!(Counter::decode_total(NOW.to_string().as_bytes(), Some(at(0))), foreign, "a TAT");
+    // An expiry after the last instant is not none.
+    let late = Counter::decode_total(b"7", Some(Instant::MAX)).unwrap();
+    assert!(late.outlasts_time() && late.end < Instant::MAX);
+    let Store(stored) = take(Some(late), &idle(9), at(0), 1).unwrap().change else { panic!("refused") };
+    assert_eq!(stored, Counter { count: 8, end: late.end });
+}
+
+#[test]
+fn no_count_is_written_that_it_could_not_read() {
+    let total = total(i64::MAX);
+    let before = Some(counter(5, EVER));
+    let error = |quantity| take(before, &total, at(0), quantity).unwrap_err().to_string();
+    assert_eq!(error(LEAST_TAT - 5), "ERR quantity must be an integer from 0 to 999999999999999994");
+    assert_eq!(error(NOW), "ERR quantity must be an integer from 0 to 999999999999999994");
+    assert!(take(before, &total, at(0), LEAST_TAT - 6).is_ok());
+    let error = settle(before, &total, at(0), i64::MAX - 5, None).unwrap_err().to_string();
+    assert_eq!(error, "ERR quantity must be an integer from -9223372036854775807 to 999999999999999994");
+    // With an expiry it can be told from the state of GCRA.
+    assert!(take(Some(counter(5, S)), &total, at(0), NOW / 2).is_ok());
+}
+
+proptest! {
+    /// Each operation: the time since the one before, and its quantity; below 0 it gives back.
+    #[test]
+    fn agrees_with_the_sum_of_all_takes(
+        most in 1_i64..40,
+        idle in proptest::option::of(1_i64..50),
+        operations in prop::collection::vec((0_i64..30 * MS, -5_i64..20, any::<bool>()), 1..60),
+    ) {
+        let limit = Limit::total(most, idle, Milliseconds).unwrap();
+        let (mut state, mut taken, mut expires, mut now) = (None::<Counter>, 0_i64, None::<i64>, 0_i64);
+        for (pause, quantity, charges) in operations {
+            now += pause;
+            if expires.is_some_and(|at| at <= now) {
+                (taken, expires) = (0, None);
+            }
+            let fits = quantity >= 0 && taken + quantity <= most;
+            let decision = if quantity < 0 || charges {
+                settle(state, &limit, at(now), quantity, None).unwrap()
+            } else {
+                take(state, &limit, at(now), quantity).unwrap()
+            };
+            if quantity < 0 || charges || fits {
+                taken = (taken + quantity).max(0);
+                if let Some(idle) = idle.filter(|_| quantity > 0) {
+                    // It begins at the start of the millisecond.
+                    expires = expires.max(Some((NOW + now) / MS * MS + idle * MS - NOW));
+                }
+                if taken == 0 {
+                    expires = None; // the key is gone
+                }
+            }
+            state = common::after(&decision, state);
+            prop_assert_eq!(decision.answer.remaining, (most - taken).max(0));
+            prop_assert_eq!(state.filter(|state| state.end > at(now)).map_or(0, |state| state.count), taken);
+            let seen = state.filter(|state| state.end < Instant::MAX && taken > 0).map(|state| offset(state.end));
+            prop_assert_eq!(seen, expires.filter(|_| taken > 0));
         }
     }
 }

@@ -11,7 +11,7 @@ mod common;
 
 use std::collections::{HashSet, VecDeque};
 
-use common::{MS, after, ago, at, nanos, span};
+use common::{MS, Random, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Part, Spend, Terms};
@@ -133,20 +133,6 @@ enum Failure {
     Excess { spent: i64, bound: i64 },
     /// A client that goes on asking gets no unit, although no more messages are lost.
     Forgotten,
-}
-
-/// Numbers that depend only on their seed: splitmix64.
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: i64) -> i64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        i64::try_from((z ^ (z >> 31)) % u64::try_from(end).unwrap()).unwrap()
-    }
 }
 
 /// The world in which a schedule runs.
@@ -628,6 +614,8 @@ enum Step {
     Spent(i64),
     Short(i64),
     Refused(i64, i64),
+    /// The first pause: from a half of 10 ms to one and a half times as much.
+    Paused,
     Held(i64),
     EndsIn(Option<i64>),
     End,
@@ -658,6 +646,11 @@ fn tell(holding: &mut Holding, terms: &Terms, now: &mut Instant, steps: &[Step])
             Short(units) => assert_eq!(holding.spend(terms, *now, units), Spend::Short),
             Refused(units, wait) => {
                 assert_eq!(holding.spend(terms, *now, units), Spend::Refused(span(wait)));
+            }
+            Paused => {
+                let pause = holding.spend(terms, *now, 1);
+                let range = span(5 * MS)..=span(15 * MS);
+                assert!(matches!(pause, Spend::Refused(wait) if range.contains(&wait)), "{pause:?}");
             }
             Held(units) => assert_eq!(holding.held(), units),
             EndsIn(time) => assert_eq!(holding.ends_in(*now), time.map(span)),
@@ -697,7 +690,7 @@ type Story<'a> = (&'a str, Change, i64, &'a [Step], &'a [Step]);
 #[test]
 #[rustfmt::skip] // A story is read from left to right.
 fn stories_of_one_client() {
-    let stories: [Story; 29] = [
+    let stories: [Story; 30] = [
         ("a hold is over at its very end", USUAL, 0, TWENTY,
             &[EndsIn(Some(1000 * MS)), Now(1000 * MS - 1), EndsIn(Some(1)), Spent(1),
               Now(1000 * MS), EndsIn(Some(0)), Short(1), Held(0), EndsIn(None)]),
@@ -787,6 +780,9 @@ fn stories_of_one_client() {
               Or(&[Got(10), Now(250 * MS - 1), Spent(10), Ask(1, Some(20))]),
               Or(&[Got(10), Now(250 * MS), Spent(10), Ask(1, Some(10))]),
               Or(&[Got(6), Spent(6), Ask(1, Some(10))])]),
+        ("the pause is the client's own: a server that names a shorter wait does not end it", USUAL, 0,
+            &[Ask(1, Some(10))],
+            &[Or(&[Got(0), Paused]), Or(&[Wait(0, 0), Paused]), Or(&[Wait(0, 1), Paused]), Wait(0, MS), Paused]),
         ("half of the size that was too large", USUAL, 0, TWENTY,
             &[Spent(20), Ask(1, Some(40)), Got(40), Now(1000 * MS), Ask(1, Some(20))]),
     ];
@@ -821,22 +817,13 @@ fn what_is_unspent_ends_with_its_first_batch_and_has_room() {
     assert_eq!(full.held(), 28);
 }
 
-/// A client that has just received this many of the ten units that it has requested.
-fn handed(terms: &Terms, units: i64, wait: Option<i64>) -> Holding {
-    let mut holding = Holding::default();
-    assert_eq!(holding.ask(terms, at(0), 1), Some(10));
-    holding.answered(terms, at(0), units, wait.map(span), None);
-    holding
-}
-
 /// A client with nothing but a pause is kept until the pause has been over for its own length.
 #[test]
 fn a_pause_is_remembered_for_its_length() {
     let terms = terms();
-    let mut holding = handed(&terms, 0, None);
+    let mut holding = Holding::default();
+    tell(&mut holding, &terms, &mut at(0), &[Ask(1, Some(10)), Got(0), Paused]);
     let Spend::Refused(wait) = holding.spend(&terms, at(0), 1) else { panic!("a pause follows") };
-    // The first takes from a half of 10 ms to one and a half times as much.
-    assert!((span(5 * MS)..=span(15 * MS)).contains(&wait), "{wait:?}");
     let over = nanos(wait);
     assert!(!holding.is_idle(at(over - 1)), "the pause is not over");
     assert!(!holding.is_idle(at(over + 10 * MS - 1)), "nor remembered for 10 ms");
@@ -854,17 +841,6 @@ fn equal_pauses_end_at_different_times() {
         holding.spend(&terms, at(now), 1)
     };
     assert_ne!(wait(0), wait(1));
-}
-
-/// The pause is the client's own: a server that names a shorter wait does not end it.
-#[test]
-fn a_short_wait_does_not_shorten_the_pause() {
-    let terms = terms();
-    let pauses = handed(&terms, 0, None).spend(&terms, at(0), 1);
-    assert!(matches!(pauses, Spend::Refused(pause) if pause >= span(5 * MS)), "{pauses:?}");
-    for wait in [0, 1, MS] {
-        assert_eq!(handed(&terms, 0, Some(wait)).spend(&terms, at(0), 1), pauses, "{wait} ns");
-    }
 }
 
 /// However many calls bring nothing, no pause is longer than a second, or than a hold if that is longer.

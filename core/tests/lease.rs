@@ -15,7 +15,7 @@ use redis_cell_core::lease::{
     Edit, Freed, Kept, Lease, Limit, Places, acquire, acquire_behind, may_be, peek, release, renew, score_of,
     settle,
 };
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Error, Instant, Span, Unit, Verdict};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
@@ -145,6 +145,20 @@ impl Naive {
     fn release(&mut self, now: u64, id: Id) -> bool {
         self.alive(now).contains_key(&id) && self.0.remove(&id).is_some()
     }
+
+    /// The answer of a settlement, which may be limited if it has found no place to renew.
+    fn standing(&self, limit: u64, now: u64, limited: bool) -> [i64; 5] {
+        let alive = self.alive(now);
+        let is_free = |then: &u64| (self.alive(*then).len() as u64) < limit;
+        let then = alive.values().copied().chain([now]).filter(is_free).min();
+        [
+            i64::from(limited),
+            limit as i64,
+            (limit as i64 - alive.len() as i64).max(0),
+            if limited { ((then.unwrap() - now) / 1_000) as i64 } else { -1 },
+            (alive.values().max().map_or(0, |end| end - now) / 1_000) as i64,
+        ]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,15 +179,32 @@ fn traffic() -> impl Strategy<Value = Vec<(u64, Id, Asked)>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 2 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
+
+    /// A peek is what an acquire answers, without its place; a settlement renews and releases as CL.RENEW and
+    /// CL.RELEASE do, and describes the places after it.
     #[test]
-    fn every_answer_equals_the_naive_model(calls in traffic()) {
+    fn every_answer_equals_the_naive_model(calls in traffic(), settled_limit in 1..5_u64) {
         let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
         for (gap, id, asked) in calls {
             now += gap;
             let before = set.clone();
+            let settle = |micros| {
+                let mut settled = before.clone();
+                (settled.settle(settled_limit as i64, now, micros, id).reply(Unit::Microseconds).five, settled)
+            };
             let refused = match asked {
                 Asked::Acquire(limit, micros) => {
+                    let most = Limit::new(limit as i64).unwrap();
+                    let seen = set.look(id, |places| peek(places, &most, at(now), &lease(micros)));
+                    let alive = naive.alive(tick(now));
+                    prop_assert_eq!(seen.remaining, (limit as i64 - alive.len() as i64).max(0));
+                    let last = alive.values().max().map_or(0, |end| end - tick(now));
+                    prop_assert_eq!(seen.reset_after.as_nanos(), last);
                     let answer = set.acquire(limit as i64, now, micros, id);
+                    prop_assert_eq!(seen.verdict, answer.verdict);
+                    let wait = answer.verdict.wait().map_or(0, Span::as_nanos);
+                    prop_assert_eq!(wait % 1_000, 0, "waits are spans of ticks");
                     let expected = naive.acquire(limit, tick(now), micros, id);
                     prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected);
                     answer.limited()
@@ -181,11 +212,14 @@ proptest! {
                 Asked::Renew(micros) => {
                     let renewed = set.renew(now, micros, id);
                     prop_assert_eq!(renewed, naive.renew(tick(now), micros, id));
+                    let standing = naive.standing(settled_limit, tick(now), !renewed);
+                    prop_assert_eq!(settle(micros), (standing, set.clone()));
                     !renewed
                 }
                 Asked::Release => {
                     let released = set.release(now, id);
                     prop_assert_eq!(released, naive.release(tick(now), id));
+                    prop_assert_eq!(settle(0), (naive.standing(settled_limit, tick(now), false), set.clone()));
                     !released
                 }
             };
@@ -208,65 +242,6 @@ proptest! {
             }
         }
     }
-
-    /// A settlement renews and releases as CL.RENEW and CL.RELEASE do, and describes the places after it.
-    #[test]
-    fn a_settlement_equals_the_naive_model(calls in traffic(), limit in 1..5_u64) {
-        let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
-        for (gap, id, asked) in calls {
-            now += gap;
-            let micros = match asked {
-                Asked::Acquire(limit, micros) => {
-                    set.acquire(limit as i64, now, micros, id);
-                    naive.acquire(limit, tick(now), micros, id);
-                    continue;
-                }
-                Asked::Renew(micros) => micros,
-                Asked::Release => 0,
-            };
-            let before = set.clone();
-            let answer = set.settle(limit as i64, now, micros, id);
-            let now = tick(now);
-            let held = if micros > 0 { naive.renew(now, micros, id) } else { naive.release(now, id) };
-            let alive = naive.alive(now);
-            let limited = micros > 0 && !held;
-            let place = |then: u64| (naive.alive(then).len() as u64) < limit;
-            let then = alive.values().copied().chain([now]).filter(|&then| place(then)).min();
-            let expected = [
-                i64::from(limited),
-                limit as i64,
-                (limit as i64 - alive.len() as i64).max(0),
-                if limited { ((then.unwrap() - now) / 1_000) as i64 } else { -1 },
-                (alive.values().max().map_or(0, |end| end - now) / 1_000) as i64,
-            ];
-            prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected);
-            if !held {
-                prop_assert_eq!(&set, &before, "nothing to settle, and a trace");
-            } else if alive.is_empty() {
-                prop_assert_eq!(&set, &Set::default(), "the last to go takes the set along");
-            } else {
-                prop_assert_eq!(set.until, alive.values().max().map(|end| at(*end)));
-                prop_assert_eq!(set.own(id), alive.get(&id).map(|end| at(*end)));
-            }
-        }
-    }
-
-    #[test]
-    fn a_peek_is_what_an_acquire_would_answer(calls in traffic()) {
-        let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
-        for (gap, id, asked) in calls {
-            now += gap;
-            let Asked::Acquire(limit, micros) = asked else { continue };
-            let most = Limit::new(limit as i64).unwrap();
-            let seen = set.look(id, |places| peek(places, &most, at(now), &lease(micros)));
-            let alive = naive.alive(tick(now));
-            prop_assert_eq!(seen.remaining, (limit as i64 - alive.len() as i64).max(0));
-            let last = alive.values().max().map_or(0, |end| end - tick(now));
-            prop_assert_eq!(seen.reset_after.as_nanos(), last);
-            naive.acquire(limit, tick(now), micros, id);
-            prop_assert_eq!(seen.verdict, set.acquire(limit as i64, now, micros, id).verdict);
-        }
-    }
 }
 
 #[test]
@@ -282,15 +257,12 @@ fn arguments_have_ranges() {
     assert_eq!(release(&none, late), Err(Error::BeyondTime));
 }
 
+/// The last of the others ends at this very tick, so no place is held once the caller has released its own.
 #[test]
-fn waits_are_spans_of_ticks() {
-    let mut set = Set::default();
-    set.acquire(1, START + 1, 1, 1);
-    let answer = set.acquire(1, START + 1, 1, 2);
-    assert_eq!(answer.verdict, Verdict::Later(Span::from_nanos(1_000).unwrap()));
-    let Decision { change, .. } =
-        set.look(3, |places| acquire(places, &Limit::new(1).unwrap(), at(START + 1_001), &lease(1)));
-    assert!(matches!(change, Change::Store(Kept { pruned: 1, .. })), "{change:?}");
+fn a_release_beside_a_lease_that_ends_now_deletes_the_set() {
+    let own = at(START + 1_000);
+    let places = Places { ends: &[at(START), own][..], own: Some(own) };
+    assert_eq!(release(&places, at(START)), Ok(Change::Delete));
 }
 
 #[test]

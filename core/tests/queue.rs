@@ -228,8 +228,13 @@ impl Key {
         if !matches!(event, Event::Stall(_)) {
             self.serve();
         }
+        self.is_counted();
+    }
+
+    fn is_counted(&self) {
         assert_eq!(self.queue.len(), self.waiting.len());
         assert_eq!(self.queue.is_empty(), self.waiting.is_empty());
+        assert_eq!(self.queue.first(), self.waiting.first().copied());
     }
 
     /// When each waiter is admitted, if nothing more happens.
@@ -580,29 +585,6 @@ proptest! {
         let over = fullest(limit, acts) - limit.tolerance();
         prop_assert!(over <= allowance, "over by {over} ns");
     }
-
-    /// A queue that has emptied is as if it had never been.
-    #[test]
-    fn an_empty_queue_has_no_memory(limit in numbers(), other in numbers(), events in events(1), more in events(2)) {
-        let mut key = Key::default();
-        for event in events {
-            key.happen(event, &[limit]);
-        }
-        while let Some(ticket) = key.waiting.pop() {
-            key.queue.leave(ticket);
-        }
-        key.serve();
-        prop_assert!(key.queue.is_empty());
-        let mut fresh = Key { queue: Queue::default(), served: Vec::new(), ..key.clone() };
-        key.served.clear();
-        for event in more {
-            key.happen(event, &[limit, other]);
-            fresh.happen(event, &[limit, other]);
-            prop_assert_eq!(key.state, fresh.state, "after {:?}", event);
-            let at = |key: &Key| key.served.iter().map(|(_, at)| *at).collect::<Vec<_>>();
-            prop_assert_eq!(at(&key), at(&fresh), "after {:?}", event);
-        }
-    }
 }
 
 const ONE_A_SECOND: Numbers = Numbers { interval: 1000, capacity: 1 };
@@ -614,65 +596,25 @@ fn full(limit: Numbers) -> Key {
     key
 }
 
-/// A client waits for the end of a pause, and the booking behind it was refunded.
-fn open_room(limit: Numbers, quantity: i64) -> (Key, Ticket) {
-    let mut key = Key::default();
-    key.pause(limit, 2 * S);
-    let ticket = key.join(limit, quantity).unwrap();
-    key.reserve(limit, 1);
-    key.refund(limit, 1);
-    (key, ticket)
-}
-
-/// A booking that was refunded leaves an open room. Calls behind it do not close it, not even when the queue
-/// is late.
-#[test]
-fn calls_behind_an_open_room_delay_nobody() {
-    let [limit, larger] = [2, 3].map(|capacity| Numbers { interval: 1000, capacity });
-    let (mut key, ticket) = open_room(limit, 2);
-    key.now += 4 * S;
-    assert!(key.plain(larger, 1));
-    assert_eq!(key.turns(), [(ticket, 4 * S)]);
-    key.reserve(limit, 1);
-    assert_eq!(key.turns(), [(ticket, 4 * S)]);
-}
-
-/// The same for a queue that is late after the call.
-#[test]
-fn a_call_behind_an_open_room_does_not_close_it() {
-    let [limit, larger] = [2, 9].map(|capacity| Numbers { interval: 1000, capacity });
-    let (mut key, ticket) = open_room(limit, 2);
-    assert!(key.plain(larger, 1));
-    key.now += 4 * S;
-    assert_eq!(key.turns(), [(ticket, 4 * S)]);
-}
-
-/// Once all of an open room has passed, the time that passes is that of the calls behind it.
-#[test]
-fn an_open_room_that_has_passed_delays_nobody() {
-    let [limit, larger] = [2, 3].map(|capacity| Numbers { interval: 1000, capacity });
-    let (mut key, ticket) = open_room(limit, 1);
-    for time in [2 * S, S] {
-        key.now += time;
-        assert!(key.plain(larger, 1));
-    }
-    key.now += 2 * S;
-    assert_eq!(key.turns(), [(ticket, 5 * S)]);
-    key.reserve(limit, 1);
-    assert_eq!(key.turns(), [(ticket, 5 * S)]);
-}
-
-/// A step of a story on a full key of one unit a second. Times are in milliseconds.
+/// A step of a story on a full key, of one unit a second if nothing else is said. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
 enum Step {
+    /// The limit has this capacity, and the key is full.
+    Full(i64),
     /// A client waits for this quantity.
     Join(i64),
+    /// A client with a limit of this capacity comes for this quantity, with this timeout; whether it waits.
+    Patient(i64, i64, i64, bool),
     /// The waiter at this place leaves.
     Leave(usize),
+    /// The first waiter is removed.
+    Dismiss,
     /// A call by a limit of this capacity, for this quantity, and whether it is admitted.
     Plain(i64, i64, bool),
     /// A booking of one unit, and the wait that it is told.
     Reserve(i64),
+    /// The same by a limit of this capacity, for this quantity.
+    Book(i64, i64, i64),
     Charge(i64),
     Refund(i64),
     Pause(i64),
@@ -686,19 +628,39 @@ enum Step {
 }
 
 impl Key {
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, limit: &mut Numbers, step: Step) {
         let in_millis = |served: &[(Ticket, i64)]| served.iter().map(|(_, at)| *at / MS).collect::<Vec<_>>();
         let of = |capacity| Numbers { interval: 1000, capacity };
         match step {
-            Step::Join(quantity) => assert!(self.join(ONE_A_SECOND, quantity).is_some()),
-            Step::Leave(place) => self.queue.leave(self.waiting.remove(place)),
+            Step::Full(capacity) => {
+                *limit = of(capacity);
+                *self = full(*limit);
+            }
+            Step::Join(quantity) => assert!(self.join(*limit, quantity).is_some()),
+            Step::Patient(capacity, quantity, patience, waits) => {
+                let (limit, patience) = (of(capacity).limit(), Some(span(patience * MS)));
+                let joined = self.queue.join(self.state, &limit, at(self.now), quantity, patience);
+                match joined.unwrap() {
+                    Joined::Waiting(ticket) if waits => self.waiting.push(ticket),
+                    joined => assert_eq!((joined, waits), (Joined::TooLate, false)),
+                }
+            }
+            Step::Leave(place) => {
+                let ticket = self.waiting.remove(place);
+                self.queue.leave(ticket);
+                self.queue.leave(ticket); // a second time
+            }
+            Step::Dismiss => assert_eq!(self.queue.dismiss(), Some(self.waiting.remove(0))),
             Step::Plain(capacity, quantity, admitted) => {
                 assert_eq!(self.plain(of(capacity), quantity), admitted);
             }
-            Step::Reserve(wait) => assert_eq!(self.reserve(ONE_A_SECOND, 1), Some(wait * MS)),
-            Step::Charge(quantity) => self.happen(Event::Charge(quantity), &[ONE_A_SECOND]),
-            Step::Refund(quantity) => self.refund(ONE_A_SECOND, quantity),
-            Step::Pause(wait) => self.happen(Event::Pause(wait * MS), &[ONE_A_SECOND]),
+            Step::Reserve(wait) => assert_eq!(self.reserve(*limit, 1), Some(wait * MS)),
+            Step::Book(capacity, quantity, wait) => {
+                assert_eq!(self.reserve(of(capacity), quantity), Some(wait * MS));
+            }
+            Step::Charge(quantity) => self.happen(Event::Charge(quantity), &[*limit]),
+            Step::Refund(quantity) => self.refund(*limit, quantity),
+            Step::Pause(wait) => self.happen(Event::Pause(wait * MS), &[*limit]),
             Step::Delete => self.state = None,
             Step::Now(now) => self.now = now * MS,
             Step::Serve(admitted) => {
@@ -712,6 +674,7 @@ impl Key {
                 assert!(all.iter().map(|(ticket, _)| ticket).eq(tickets));
             }
         }
+        self.is_counted();
     }
 }
 
@@ -720,7 +683,7 @@ impl Key {
 fn stories_of_one_unit_a_second() {
     use Step::*;
 
-    let stories: [(&str, &[Step]); 18] = [
+    let stories: [(&str, &[Step]); 27] = [
         ("a larger limit is admitted behind the queue, and delays nobody",
             &[Join(1), Plain(1, 1, false), Plain(9, 5, true), Join(1), Turns(&[1_000, 7_000])]),
         ("regression: what was taken behind the queue counted as behind it after its refund",
@@ -767,26 +730,36 @@ fn stories_of_one_unit_a_second() {
             &[Join(1), Join(1), Reserve(3_000), Leave(0), Leave(0), Charge(1), Reserve(5_000)]),
         ("a waiter that has missed its room has one before the next booking: bookings starve nobody",
             &[Join(1), Reserve(2_000), Now(1_500), Plain(1, 1, false), Reserve(2_500), Turns(&[3_000])]),
+        ("a booking that was refunded leaves an open room: calls behind it do not close it, however late it is",
+            &[Full(2), Pause(2_000), Join(2), Reserve(4_000), Refund(1), Now(4_000), Plain(3, 1, true), Turns(&[4_000]),
+              Reserve(2_000), Turns(&[4_000])]),
+        ("nor if the queue is late after the call",
+            &[Full(2), Pause(2_000), Join(2), Reserve(4_000), Refund(1), Plain(9, 1, true), Now(4_000), Turns(&[4_000])]),
+        ("once all of an open room has passed, the time that passes is that of the calls behind it",
+            &[Full(2), Pause(2_000), Join(1), Reserve(3_000), Refund(1), Now(2_000), Plain(3, 1, true),
+              Now(3_000), Plain(3, 1, true), Now(5_000), Turns(&[5_000]), Reserve(1_000), Turns(&[5_000])]),
+        ("the order of arrival", &[Join(1), Join(1), Join(1), Join(1), Leave(1), Turns(&[1_000, 2_000, 3_000]),
+              Dismiss, Turns(&[1_000, 2_000])]),
+        ("a client that leaves behind a booking leaves nothing behind",
+            &[Join(1), Reserve(2_000), Join(1), Join(1), Leave(1), Reserve(4_000), Turns(&[1_000, 3_000])]),
+        ("a refund is that of the latest booking, and the rest of it that of the one before",
+            &[Join(1), Reserve(2_000), Join(1), Reserve(4_000), Refund(2), Turns(&[1_000, 2_000])]),
+        ("where nothing is left between two rooms, clients of both have their places in the one that is left",
+            &[Join(1), Book(2, 2, 2_000), Join(1), Book(2, 1, 4_000), Refund(2), Turns(&[1_000, 3_000])]),
+        ("a client is admitted after those before it, whose waits by another limit may be longer than its own",
+            &[Join(1), Join(1), Patient(3, 1, 1_999, false), Patient(3, 1, 2_000, true),
+              Turns(&[1_000, 2_000, 2_000])]),
+        ("regression: a client was told that its turn would come too late, by as much as those before it may be ahead",
+            &[Full(3), Join(1), Patient(9, 6, 1_000, true), Turns(&[1_000, 1_000])]),
     ];
     for (shows, steps) in stories {
-        let mut key = full(ONE_A_SECOND);
+        let mut limit = ONE_A_SECOND;
+        let mut key = full(limit);
         for step in steps {
             println!("{shows}: {step:?}");
-            key.step(*step);
+            key.step(&mut limit, *step);
         }
     }
-}
-
-#[test]
-fn the_order_of_arrival() {
-    let mut key = full(ONE_A_SECOND);
-    let tickets: Vec<Ticket> = (0..4).map(|_| key.join(ONE_A_SECOND, 1).unwrap()).collect();
-    key.queue.leave(tickets[1]);
-    assert_eq!(key.turns(), [(tickets[0], S), (tickets[2], 2 * S), (tickets[3], 3 * S)]);
-    assert_eq!(key.queue.dismiss(), Some(tickets[0]));
-    assert_eq!(key.turns(), [(tickets[2], S), (tickets[3], 2 * S)]);
-    key.queue.leave(tickets[0]); // a second time
-    assert_eq!(key.queue.len(), 2);
 }
 
 /// A pause that ends before what is booked is answered with the state as it is, which reaches further.
@@ -800,23 +773,6 @@ fn a_pause_is_answered_with_what_is_booked_behind_it() {
     let decision = key.queue.pause(key.state, at(0), decide).unwrap();
     assert_eq!(decision.change, Change::Keep, "the booking ends at 3 s");
     assert_eq!(in_nanos(&decision.answer), [1, 1, 0, 3 * S, 3 * S]);
-}
-
-/// A refund is subtracted from the latest booking, and the rest of it from the one before. Where nothing is
-/// left between two rooms, clients of both have their places in the one that is left.
-#[test]
-fn a_refund_may_be_that_of_two_bookings() {
-    let larger = Numbers { interval: 1000, capacity: 2 };
-    // The units of the first booking, of the second, of the refund; the turns of the two waiters.
-    for (earlier, later, units, turns) in [(1, 1, 2, [S, 2 * S]), (2, 1, 2, [S, 3 * S])] {
-        let mut key = full(ONE_A_SECOND);
-        let first = key.join(ONE_A_SECOND, 1).unwrap();
-        key.reserve(larger, earlier).unwrap();
-        let second = key.join(ONE_A_SECOND, 1).unwrap();
-        key.reserve(larger, later).unwrap();
-        key.refund(ONE_A_SECOND, units);
-        assert_eq!(key.turns(), [(first, turns[0]), (second, turns[1])], "{units} of {earlier} and {later}");
-    }
 }
 
 /// In the reply at its turn, the costs of those who still wait count as taken from what remains.
@@ -833,33 +789,6 @@ fn a_reply_at_its_turn_counts_those_who_wait() {
     assert_eq!(ticket, first);
     // 5 and 1 are taken, 3 wait, and 2 have come back.
     assert_eq!((decision.answer.remaining, nanos(decision.answer.reset_after)), (0, 4 * S));
-}
-
-/// A client is admitted after the clients before it, whose waits by another limit may be longer than its own.
-#[test]
-fn a_timeout_counts_the_waits_of_clients_before_it() {
-    let mut key = full(ONE_A_SECOND);
-    let first = key.join(ONE_A_SECOND, 1).unwrap();
-    let larger = Numbers { interval: 500, capacity: 4 };
-    let join = |key: &mut Key, patience| {
-        key.queue.join(key.state, &larger.limit(), at(0), 1, Some(span(patience))).unwrap()
-    };
-    // By its own limit at 0.5 s.
-    assert_eq!(join(&mut key, S - 1), Joined::TooLate);
-    let Joined::Waiting(second) = join(&mut key, S) else { panic!("at 1 s it is both clients' turn") };
-    assert_eq!(key.turns(), [(first, S), (second, S)]);
-}
-
-/// Regression: a client was told that its turn would come too late by as much as the clients before it may be
-/// ahead of the limiter.
-#[test]
-fn a_timeout_does_not_count_more_than_the_waits_of_clients_before_it() {
-    let [burst, larger] = [3, 9].map(|capacity| Numbers { interval: 1000, capacity });
-    let mut key = full(burst);
-    let first = key.join(burst, 1).unwrap();
-    let second = key.queue.join(key.state, &larger.limit(), at(0), 6, Some(span(S))).unwrap();
-    assert_eq!(second, Joined::Waiting(first + 1));
-    assert_eq!(key.turns(), [(first, S), (first + 1, S)]);
 }
 
 /// A tenth of a unit is as exact as a timer.
@@ -904,14 +833,4 @@ fn past_the_end_of_time_joining_is_an_error() {
     }
     assert!(queue.join(Some(state), &century, at(0), 2, None).is_err());
     assert!(queue.len() < 3);
-}
-
-#[test]
-fn the_first_is_who_came_first() {
-    let mut key = full(ONE_A_SECOND);
-    assert_eq!(key.queue.first(), None);
-    let tickets = [1, 1].map(|quantity| key.join(ONE_A_SECOND, quantity).unwrap());
-    assert_eq!(key.queue.first(), Some(tickets[0]));
-    key.queue.leave(tickets[0]);
-    assert_eq!(key.queue.first(), Some(tickets[1]));
 }

@@ -8,6 +8,7 @@ use common::{S, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::gcra::{Limit, Tat, charge, pause, refund, settle, throttle};
+use redis_cell_core::limiter::Limiter;
 use redis_cell_core::{Decision, Error, Span, Unit, Verdict};
 
 /// Ten units an hour, ten at once.
@@ -24,43 +25,66 @@ fn reply(decision: &Decision<Tat>) -> [i64; 5] {
     decision.answer.reply(Unit::Seconds).five
 }
 
+/// Ten units free at most, and one more every 360 s.
+fn bucket_of_ten() -> bucket::Limit {
+    bucket::Limit::new(10, 10, 3600, Unit::Seconds).unwrap()
+}
+
+fn level(free: i64) -> Option<Level> {
+    (free != 10).then(|| Level { free, since: at(0) })
+}
+
+/// Settles a limiter, compares the answer, and returns the state after it.
+fn settled<L: Limiter>(
+    limit: &L,
+    state: Option<L::State>,
+    difference: i64,
+    age: Option<i64>,
+    answer: [i64; 5],
+) -> Option<L::State> {
+    let taken = age.map(|seconds| ago(seconds * S));
+    let settled = limit.settle(state, at(0), difference, taken.as_ref()).unwrap();
+    assert_eq!(settled.answer.reply(Unit::Seconds).five, answer, "{difference} after {age:?}");
+    after(&settled, state)
+}
+
 #[test]
 fn a_difference_is_charged_or_given_back() {
+    // The units owed, which a bucket has less; the difference; the age in seconds; the units owed then.
     for (owed, difference, age, left, answer) in [
         (5, 0, None, 5, [0, 10, 5, -1, 1800]),
         (5, 2, None, 7, [0, 10, 3, -1, 2520]),
-        (5, 5, None, 10, [0, 10, 0, -1, 3600]),
         (5, 18, None, 23, [1, 10, 0, 5040, 8280]),
         (5, -2, None, 3, [0, 10, 7, -1, 1080]),
-        (5, -5, None, 0, [0, 10, 10, -1, 0]),
-        (5, -6, None, 0, [0, 10, 10, -1, 0]),
         (5, -i64::MAX, None, 0, [0, 10, 10, -1, 0]),
         (0, -1, None, 0, [0, 10, 10, -1, 0]),
-        (0, 3, None, 3, [0, 10, 7, -1, 1080]),
         (23, -3, None, 20, [1, 10, 0, 3960, 7200]),
-        // Eight units owe three after half an hour, and nothing after 2880 s.
-        (10, -8, Some(0), 2, [0, 10, 8, -1, 720]),
+        (23, 0, None, 23, [1, 10, 0, 5040, 8280]),
+        // Eight units owe three after half an hour, one after 2520 s, and nothing after 2880 s.
         (10, -8, Some(1800), 7, [0, 10, 3, -1, 2520]),
-        (10, -8, Some(2879), 10, [0, 10, 0, -1, 3599]),
+        (10, -8, Some(2520), 9, [0, 10, 1, -1, 3240]),
         (10, -8, Some(2880), 10, [0, 10, 0, -1, 3600]),
         (10, -8, Some(9_000_000_000), 10, [0, 10, 0, -1, 3600]),
         (10, 8, Some(3600), 18, [1, 10, 0, 3240, 6480]),
-        (10, 0, Some(3600), 10, [0, 10, 0, -1, 3600]),
     ] {
-        let (state, taken) = (owing(owed), age.map(|seconds| ago(seconds * S)));
-        let settled = settle(state, &limit(), at(0), difference, taken.as_ref()).unwrap();
-        assert_eq!(reply(&settled), answer, "{owed} owed, {difference} after {age:?}");
-        if age != Some(2879) {
-            assert_eq!(after(&settled, state), owing(left), "{owed} owed, {difference} after {age:?}");
-        }
+        assert_eq!(settled(&limit(), owing(owed), difference, age, answer), owing(left), "{owed} owed");
+        let level_after = settled(&bucket_of_ten(), level(10 - owed), difference, age, answer);
+        assert_eq!(level_after, level(10 - left), "{owed} owed");
     }
+    // A bucket puts back whole units only.
+    assert_eq!(settled(&bucket_of_ten(), level(0), -8, Some(2521), [0, 10, 0, -1, 3600]), level(0));
 }
 
 #[test]
 fn the_one_difference_that_has_no_opposite_is_out_of_range() {
-    let error = settle(owing(5), &limit(), at(0), i64::MIN, None).unwrap_err();
-    assert!(matches!(error, Error::OutOfRange { name: "quantity", .. }), "{error}");
-    assert!(settle(owing(5), &limit(), at(0), i64::MAX, None).is_err());
+    let of_all = |difference| {
+        let gcra = settle(owing(5), &limit(), at(0), difference, None).unwrap_err();
+        assert_eq!(bucket::settle(level(5), &bucket_of_ten(), at(0), difference, None).unwrap_err(), gcra);
+        gcra
+    };
+    assert!(matches!(of_all(i64::MIN), Error::OutOfRange { name: "quantity", .. }));
+    let range = "ERR quantity must be an integer from -9223372036854775807 to 25620477";
+    assert_eq!(of_all(i64::MAX).to_string(), range);
 }
 
 #[test]
@@ -132,50 +156,6 @@ proptest! {
         let shorter = pause(paused, &limit, at(0), span(wait / 2)).unwrap();
         prop_assert_eq!(after(&shorter, paused), paused);
     }
-}
-
-/// Ten units free at most, and one more every 360 s.
-fn bucket_of_ten() -> bucket::Limit {
-    bucket::Limit::new(10, 10, 3600, Unit::Seconds).unwrap()
-}
-
-fn level(free: i64) -> Option<Level> {
-    (free != 10).then(|| Level { free, since: at(0) })
-}
-
-#[test]
-fn a_difference_is_taken_from_a_bucket_or_put_back() {
-    for (free, difference, age, left, answer) in [
-        (5, 0, None, 5, [0, 10, 5, -1, 1800]),
-        (5, 2, None, 3, [0, 10, 3, -1, 2520]),
-        (5, 5, None, 0, [0, 10, 0, -1, 3600]),
-        (5, 18, None, -13, [1, 10, 0, 5040, 8280]),
-        (5, -2, None, 7, [0, 10, 7, -1, 1080]),
-        (5, -5, None, 10, [0, 10, 10, -1, 0]),
-        (5, -i64::MAX, None, 10, [0, 10, 10, -1, 0]),
-        (10, -1, None, 10, [0, 10, 10, -1, 0]),
-        (10, 3, None, 7, [0, 10, 7, -1, 1080]),
-        (-13, -3, None, -10, [1, 10, 0, 3960, 7200]),
-        (-13, 0, None, -13, [1, 10, 0, 5040, 8280]),
-        (0, -8, Some(0), 8, [0, 10, 8, -1, 720]),
-        (0, -8, Some(1800), 3, [0, 10, 3, -1, 2520]),
-        (0, -8, Some(2520), 1, [0, 10, 1, -1, 3240]),
-        (0, -8, Some(2521), 0, [0, 10, 0, -1, 3600]),
-        (0, -8, Some(i64::MAX / S), 0, [0, 10, 0, -1, 3600]),
-        (0, 8, Some(3600), -8, [1, 10, 0, 3240, 6480]),
-    ] {
-        let (state, taken) = (level(free), age.map(|seconds| ago(seconds * S)));
-        let settled = bucket::settle(state, &bucket_of_ten(), at(0), difference, taken.as_ref()).unwrap();
-        let context = format!("{free} free, {difference} after {age:?}");
-        assert_eq!(settled.answer.reply(Unit::Seconds).five, answer, "{context}");
-        assert_eq!(after(&settled, state), level(left), "{context}");
-    }
-    let error = bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MIN, None).unwrap_err();
-    assert!(matches!(error, Error::OutOfRange { name: "quantity", .. }), "{error}");
-    let range = "ERR quantity must be an integer from -9223372036854775807 to 25620477";
-    let error = bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MAX, None).unwrap_err();
-    assert_eq!(error.to_string(), range);
-    assert_eq!(settle(owing(5), &limit(), at(0), i64::MAX, None).unwrap_err().to_string(), range);
 }
 
 /// A leak ends between two nanoseconds, and the state holds the one before: thereby another may have ended.

@@ -155,20 +155,6 @@ fn keys_that_never_repeat_seldom_take_a_row() {
 }
 
 #[test]
-fn a_hammered_key_is_found_among_keys_that_never_repeat() {
-    let mut top = Top::new(10);
-    for key in 0..100_000_u32 {
-        top.note(0, format!("once:{key}").as_bytes(), at(0));
-        if key % 5 == 0 {
-            top.note(0, b"hammered", at(0));
-        }
-    }
-    let first = &top.most(0, 1)[0];
-    assert_eq!(first.key, "hammered");
-    assert!(first.refusals + first.error >= 20_000 && first.error <= 12_000, "{first:?}");
-}
-
-#[test]
 fn long_keys_are_cut_and_told_apart() {
     let mut top = Top::new(10);
     let long = vec![b'k'; 1 << 20];
@@ -187,17 +173,6 @@ fn long_keys_are_cut_and_told_apart() {
     }
     top.note(0, &long[..=KEPT], at(0));
     assert!(listed(&top).contains(&(format!("{}... (1 more bytes)", "k".repeat(KEPT)), 1, 0)));
-}
-
-#[test]
-fn a_shorter_key_shows_nothing_of_the_one_before() {
-    let mut top = Top::new(1);
-    for (already, key) in ["a longer key", "short", ""].iter().enumerate() {
-        for _ in 0..=already {
-            top.note(0, key.as_bytes(), at(0));
-        }
-        assert_eq!(listed(&top)[0].0, *key);
-    }
 }
 
 /// Neither the counts of keys without a row nor the rows of others are remembered.

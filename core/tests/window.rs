@@ -4,27 +4,12 @@
 
 mod common;
 
-use common::{MS, NOW, S, in_nanos, instant, nanos};
+use common::{MS, NOW, S, after, in_nanos, instant, nanos};
 use proptest::prelude::*;
-use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
-use redis_cell_core::window::{Limit, Sliding, saturate, settle, take};
-use redis_cell_core::{Change, Error, Instant, Verdict};
-
-/// Two windows hold up to twice the largest limit.
-#[test]
-fn more_than_the_largest_limit_is_above_it() {
-    let (limit, most) = (Limit::new(i64::MAX, 60, Seconds).unwrap(), i64::MAX);
-    let (state, half) = (Some(window(0, most, most)), instant((START + 30 * S).into()));
-    let look = take(state, &limit, half, 0).unwrap();
-    assert_eq!(look.answer.reply(Seconds).five, [1, most, 0, 30, 90]);
-    let settled = settle(state, &limit, half, 0, None).unwrap();
-    assert_eq!(settled.answer.reply(Seconds).five, [1, most, 0, 31, 90]);
-    let none_fits = saturate(state, &limit, half, 5).unwrap();
-    assert_eq!(
-        (none_fits.answer.reply(Seconds).five, none_fits.answer.taken),
-        ([1, most, 0, 31, 90], Some(0))
-    );
-}
+use redis_cell_core::Change::{Delete, Keep, Store};
+use redis_cell_core::Unit::{Microseconds, Seconds};
+use redis_cell_core::window::{Limit, Sliding, settle, take};
+use redis_cell_core::{Error, Instant};
 
 /// The start of a window of 60 s, in nanoseconds since the epoch.
 const START: i64 = 1_700_000_040 * S;
@@ -34,67 +19,42 @@ fn window(start: i64, current: i64, previous: i64) -> Sliding {
 }
 
 #[test]
+#[rustfmt::skip] // A table is read in columns.
 fn row_by_row() {
-    // The case; start, current, previous before; limit per 60 s; now; quantity; answer in ms; the stored
-    // state.
-    type Stored = (i64, i64, i64);
-    type Row = (&'static str, Option<Stored>, i64, i64, i64, [i64; 5], Option<Stored>);
-    let m = 60 * S;
-    // 8 units of which 2.5 are still covered; a window that began in the middle of a minute.
-    let (half, short) = (41_250 * MS, (30 * S, 3, 2));
-    let rows: [Row; 28] = [
-        ("the first", None, 10, 15 * S, 1, [0, 10, 9, -1, 75_001], Some((0, 1, 0))),
-        ("all of it", None, 10, 15 * S, 10, [0, 10, 0, -1, 102_001], Some((0, 10, 0))),
-        ("above the limit", None, 10, 15 * S, 11, [1, 10, 10, -1, 0], None),
-        ("a look", None, 10, 15 * S, 0, [0, 10, 10, -1, 0], None),
-        ("a look at a used window", Some((0, 4, 8)), 10, 45 * S, 0, [0, 10, 4, -1, 67_501], None),
-        (
-            "a quarter of the previous",
-            Some((0, 4, 8)),
-            10,
-            45 * S,
-            4,
-            [0, 10, 0, -1, 71_251],
-            Some((0, 8, 8)),
-        ),
-        ("half a unit counts as one", Some((0, 4, 8)), 10, half, 4, [1, 10, 3, 1, 71_251], None),
-        ("less than half as none", Some((0, 4, 8)), 10, half + 1, 4, [0, 10, 0, -1, 75_000], Some((0, 8, 8))),
-        ("wait in this window", Some((0, 1, 10)), 10, 0, 5, [1, 10, 0, 33_001, 90_001], None),
-        ("wait for the next window", Some((0, 5, 10)), 10, 0, 5, [1, 10, 0, 57_001, 114_001], None),
-        ("wait into the next window", Some((0, 10, 0)), 10, 50 * S, 5, [1, 10, 0, 37_001, 67_001], None),
-        ("wait for all of it", Some((0, 10, 0)), 10, 50 * S, 10, [1, 10, 0, 67_001, 67_001], None),
-        ("the last nanosecond of it", Some((0, 10, 0)), 10, 117 * S, 10, [1, 10, 9, 1, 1], None),
-        ("and then", Some((0, 10, 0)), 10, 117 * S + 1, 10, [0, 10, 0, -1, 60_000], Some((m, 10, 10))),
-        ("previous only", Some((0, 0, 6)), 10, 30 * S, 0, [0, 10, 7, -1, 25_001], None),
-        ("becomes the previous", Some((-m, 10, 3)), 10, 0, 1, [1, 10, 0, 3_001, 57_001], None),
-        ("stored", Some((-m, 10, 3)), 10, 3 * S + 1, 1, [0, 10, 0, -1, 87_000], Some((0, 1, 10))),
-        ("older: gone", Some((-m - 1, 10, 3)), 10, 0, 10, [0, 10, 0, -1, 117_001], Some((0, 10, 0))),
-        ("long gone", Some((-99 * m, 10, 3)), 10, 0, 10, [0, 10, 0, -1, 117_001], Some((0, 10, 0))),
-        ("ahead of the clock", Some((m, 2, 4)), 10, S, 4, [0, 10, 0, -1, 174_001], Some((m, 6, 4))),
-        ("refused ahead of the clock", Some((m, 2, 4)), 10, S, 5, [1, 10, 4, 66_501, 164_001], None),
-        ("limit lowered", Some((0, 5, 5)), 4, 30 * S, 1, [1, 4, 0, 48_001, 84_001], None),
-        ("limit lowered, a look", Some((0, 5, 5)), 4, 30 * S, 0, [1, 4, 0, 36_001, 84_001], None),
-        ("a look in the next window", Some((0, 5, 5)), 4, m, 0, [1, 4, 0, 6_001, 54_001], None),
-        ("limit raised", Some((0, 5, 4)), 9, 30 * S, 2, [0, 9, 0, -1, 85_715], Some((0, 7, 4))),
-        ("begun by a shorter period", Some(short), 9, 45 * S, 1, [0, 9, 3, -1, 67_501], Some((30 * S, 4, 2))),
-        (
-            "of a shorter period before",
-            Some((-30 * S, 6, 2)),
-            6,
-            30 * S,
-            3,
-            [0, 6, 0, -1, 80_001],
-            Some((0, 3, 6)),
-        ),
-        ("nothing counted", Some((0, 0, 0)), 10, 30 * S, 1, [0, 10, 9, -1, 60_001], Some((0, 1, 0))),
-    ];
-    for (shows, before, limit, now, quantity, answer, stored) in rows {
-        let limit = Limit::new(limit, 60, Seconds).unwrap();
-        let state = |(start, current, previous)| window(start, current, previous);
-        let decision = take(before.map(state), &limit, instant((START + now).into()), quantity).unwrap();
-        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-        assert_eq!(decision.change, stored.map_or(Change::Keep, |s| Change::Store(state(s))), "{shows}");
-    }
+    let of = |most| Limit::new(most, 60, Seconds).unwrap();
+    let some = |start, current, previous| Some(window(start, current, previous));
+    let store = |start, current, previous| Store(window(start, current, previous));
+    // The beginning of a window, and its length. Of 8 units, 2.5 are still covered at `half`.
+    let (z, m) = (START - NOW, 60 * S);
+    let half = z + 41_250 * MS;
+    common::takes(&[
+        ("the first",                  None,                of(10), z + 15 * S,       1, [0, 10, 9, -1, 75_001], store(0, 1, 0)),
+        ("above the limit",            None,                of(10), z + 15 * S,      11, [1, 10, 10, -1, 0], Keep),
+        ("a look at a used window",    some(0, 4, 8),       of(10), z + 45 * S,       0, [0, 10, 4, -1, 67_501], Keep),
+        ("a quarter of the previous",  some(0, 4, 8),       of(10), z + 45 * S,       4, [0, 10, 0, -1, 71_251], store(0, 8, 8)),
+        ("half a unit counts as one",  some(0, 4, 8),       of(10), half,             4, [1, 10, 3, 1, 71_251], Keep),
+        ("less than half as none",     some(0, 4, 8),       of(10), half + 1,         4, [0, 10, 0, -1, 75_000], store(0, 8, 8)),
+        ("wait in this window",        some(0, 1, 10),      of(10), z,                5, [1, 10, 0, 33_001, 90_001], Keep),
+        ("wait for the next window",   some(0, 5, 10),      of(10), z,                5, [1, 10, 0, 57_001, 114_001], Keep),
+        ("wait for all of it",         some(0, 10, 0),      of(10), z + 50 * S,      10, [1, 10, 0, 67_001, 67_001], Keep),
+        ("and then",                   some(0, 10, 0),      of(10), z + 117 * S + 1, 10, [0, 10, 0, -1, 60_000], store(m, 10, 10)),
+        ("becomes the previous",       some(-m, 10, 3),     of(10), z,                1, [1, 10, 0, 3_001, 57_001], Keep),
+        ("older: gone",                some(-m - 1, 10, 3), of(10), z,               10, [0, 10, 0, -1, 117_001], store(0, 10, 0)),
+        ("ahead of the clock",         some(m, 2, 4),       of(10), z + S,            4, [0, 10, 0, -1, 174_001], store(m, 6, 4)),
+        ("limit lowered",              some(0, 5, 5),       of(4),  z + 30 * S,       1, [1, 4, 0, 48_001, 84_001], Keep),
+        ("limit lowered, a look",      some(0, 5, 5),       of(4),  z + 30 * S,       0, [1, 4, 0, 36_001, 84_001], Keep),
+        ("begun by a shorter period",  some(30 * S, 3, 2),  of(9),  z + 45 * S,       1, [0, 9, 3, -1, 67_501], store(30 * S, 4, 2)),
+        ("of a shorter period before", some(-30 * S, 6, 2), of(6),  z + 30 * S,       3, [0, 6, 0, -1, 80_001], store(0, 3, 6)),
+    ]);
+}
+
+/// Two windows hold up to twice the largest limit.
+#[test]
+fn more_than_the_largest_limit_is_above_it() {
+    let (limit, most) = (Limit::new(i64::MAX, 60, Seconds).unwrap(), i64::MAX);
+    let (state, half) = (Some(window(0, most, most)), START - NOW + 30 * S);
+    common::takes(&[("a look", state, limit, half, 0, [1, most, 0, 30_000, 90_000], Keep)]);
+    common::settles(&[("one more", state, limit, half, 0, [1, most, 0, 30_001, 90_000], Keep)]);
 }
 
 #[test]
@@ -180,13 +140,13 @@ proptest! {
             prop_assert_eq!(in_nanos(&decision.answer), expected, "at {} from {:?}", now, state);
             let takes = expected[0] == 0 && quantity > 0;
             match decision.change {
-                Change::Keep => prop_assert!(!takes),
-                Change::Store(window) => {
+                Keep => prop_assert!(!takes),
+                Store(window) => {
                     prop_assert!(takes);
                     prop_assert_eq!(window.start.as_nanos() % (period * 1_000).unsigned_abs(), 0, "aligned");
                     state = Some(window);
                 }
-                Change::Delete => prop_assert!(false),
+                Delete => prop_assert!(false),
             }
         }
     }
@@ -207,7 +167,7 @@ proptest! {
             now += wait;
             let decision = take(state, &limits, instant(now.into()), quantity).unwrap();
             let estimate_before = model.estimate(now);
-            if let Change::Store(window) = decision.change {
+            if let Store(window) = decision.change {
                 state = Some(window);
                 model.admitted.push((now, quantity));
                 prop_assert!(estimate_before + quantity <= limit, "admitted above the limit by its own estimate");
@@ -234,64 +194,21 @@ proptest! {
     }
 }
 
-/// The units that a steady caller gets in `periods` periods, calling `limit` times in each, from `phase` on.
-/// When it is refused, it waits for `retry_after` and continues from there.
-fn steady(limit: i64, periods: i64, phase: i64) -> (i64, i64) {
-    const PERIOD: i64 = 1_000_000_000;
-    let limits = Limit::new(limit, 1, Seconds).unwrap();
-    let (mut state, mut now, mut admitted, mut refused) = (None, NOW / PERIOD * PERIOD + phase, 0, 0);
-    let end = now + periods * PERIOD;
-    while now < end {
-        let decision = take(state, &limits, instant(now.into()), 1).unwrap();
-        if let Verdict::Later(wait) = decision.answer.verdict {
-            refused += 1;
-            assert!(nanos(wait) > 0, "a wait of nothing");
-            now += nanos(wait);
-            continue;
-        }
-        let Change::Store(window) = decision.change else { panic!("{decision:?}") };
-        state = Some(window);
-        admitted += 1;
-        now += PERIOD / limit;
-    }
-    (admitted, refused)
-}
-
-#[test]
-fn a_steady_caller_gets_its_whole_limit() {
-    for (limit, asked) in [(1, 20), (5, 100), (10, 200), (1_000, 20_000)] {
-        let interval = S / limit;
-        // In the second half of an interval nothing is ever refused, wherever in it a caller begins ...
-        for phase in [interval / 2 + 1, interval * 3 / 4, interval - 1] {
-            assert_eq!(steady(limit, 20, phase), (asked, 0), "{limit} from {phase}");
-        }
-        // ... and a caller in the first half is refused once, waits for the middle, and has lost that and no
-        // more.
-        for phase in [0, 1, interval / 4, interval / 2] {
-            let (admitted, refused) = steady(limit, 20, phase);
-            assert!(
-                admitted >= asked - 1 && refused == 1,
-                "{limit} from {phase}: {admitted}, {refused} refused"
-            );
-        }
-    }
-}
-
 #[test]
 fn a_caller_that_waits_for_retry_after_gets_the_limit_in_every_window() {
     for limit in [1, 2, 5, 10, 99] {
         let limits = Limit::new(limit, 1, Seconds).unwrap();
-        let mut state = None;
         let begin = NOW / S * S;
-        let (mut now, mut admitted) = (begin, Vec::new());
+        let (mut state, mut now, mut admitted) = (None, begin, Vec::new());
         while now < begin + 10 * S {
             let decision = take(state, &limits, instant(now.into()), 1).unwrap();
-            if let Verdict::Later(wait) = decision.answer.verdict {
-                assert!(nanos(wait) > 0, "a wait of nothing");
-                now += nanos(wait);
-            } else if let Change::Store(window) = decision.change {
-                state = Some(window);
-                admitted.push(now);
+            state = after(&decision, state);
+            match decision.answer.verdict.wait() {
+                Some(wait) => {
+                    assert!(nanos(wait) > 0, "a wait of nothing");
+                    now += nanos(wait);
+                }
+                None => admitted.push(now),
             }
         }
         for window in 0..10 {
@@ -338,11 +255,11 @@ proptest! {
         let expected = if look.limited() { take(Some(after), &limits, at(now), 1).unwrap().answer } else { look };
         prop_assert_eq!(decision.answer, expected);
         let change = if counted == current {
-            Change::Keep
+            Keep
         } else if look.remaining == limit && look.reset_after == redis_cell_core::Span::ZERO {
-            Change::Delete
+            Delete
         } else {
-            Change::Store(after)
+            Store(after)
         };
         prop_assert_eq!(decision.change, change);
     }
@@ -350,33 +267,20 @@ proptest! {
 
 #[test]
 fn settles_row_by_row() {
-    // The case; start, current and previous before; difference; the answer in ms; the stored state, 15 s
-    // later.
-    type Stored = (i64, i64, i64);
-    type Row = (&'static str, Option<Stored>, i64, [i64; 5], Change<Stored>);
     let limit = Limit::new(5, 60, Seconds).unwrap();
-    let rows: [Row; 11] = [
-        ("nothing", Some((0, 3, 0)), 0, [0, 5, 2, -1, 95_001], Change::Keep),
-        ("nothing, beyond the limit", Some((0, 6, 0)), 0, [1, 5, 0, 60_001, 100_001], Change::Keep),
-        ("taken", Some((0, 3, 0)), 2, [0, 5, 0, -1, 99_001], Change::Store((0, 5, 0))),
-        ("taken regardless", None, 6, [1, 5, 0, 60_001, 100_001], Change::Store((0, 6, 0))),
-        ("given back", Some((0, 3, 0)), -2, [0, 5, 4, -1, 75_001], Change::Store((0, 1, 0))),
-        ("all given back", Some((0, 3, 0)), -3, [0, 5, 5, -1, 0], Change::Delete),
-        ("more than was taken", Some((0, 3, 0)), -i64::MAX, [0, 5, 5, -1, 0], Change::Delete),
-        ("the previous window stays", Some((0, 1, 4)), -3, [0, 5, 2, -1, 37_501], Change::Store((0, 0, 4))),
-        ("nothing in this one", Some((0, 0, 4)), -3, [0, 5, 2, -1, 37_501], Change::Keep),
-        ("taken in the window before", Some((-60 * S, 4, 0)), -3, [0, 5, 2, -1, 37_501], Change::Keep),
-        ("to nothing", None, -3, [0, 5, 5, -1, 0], Change::Keep),
-    ];
-    for (shows, before, difference, answer, change) in rows {
-        let state = |(start, current, previous)| window(start, current, previous);
-        let now = instant((START + 15 * S).into());
-        let decision = settle(before.map(state), &limit, now, difference, None).unwrap();
-        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-        assert_eq!(decision.change, change.map(state), "{shows}");
-    }
+    let some = |start, current, previous| Some(window(start, current, previous));
+    let now = START - NOW + 15 * S;
+    common::settles(&[
+        ("nothing", some(0, 3, 0), limit, now, 0, [0, 5, 2, -1, 95_001], Keep),
+        ("taken", some(0, 3, 0), limit, now, 2, [0, 5, 0, -1, 99_001], Store(window(0, 5, 0))),
+        ("taken regardless", None, limit, now, 6, [1, 5, 0, 60_001, 100_001], Store(window(0, 6, 0))),
+        ("more than was taken", some(0, 3, 0), limit, now, -i64::MAX, [0, 5, 5, -1, 0], Delete),
+        ("the previous stays", some(0, 1, 4), limit, now, -3, [0, 5, 2, -1, 37_501], Store(window(0, 0, 4))),
+        ("taken before", some(-60 * S, 4, 0), limit, now, -3, [0, 5, 2, -1, 37_501], Keep),
+        ("to nothing", None, limit, now, -3, [0, 5, 5, -1, 0], Keep),
+    ]);
     // Taken when the window began, or a nanosecond before that.
-    for (age, stored) in [(15 * S, Change::Store(window(0, 1, 0))), (15 * S + 1, Change::Keep)] {
+    for (age, stored) in [(15 * S, Store(window(0, 1, 0))), (15 * S + 1, Keep)] {
         let now = instant((START + 15 * S).into());
         let decision = settle(Some(window(0, 3, 0)), &limit, now, -2, Some(&common::ago(age))).unwrap();
         assert_eq!(decision.change, stored, "{age}");

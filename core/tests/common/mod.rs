@@ -3,7 +3,10 @@
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
 use proptest::prelude::{Just, Strategy, prop_oneof};
-use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::log::{self, Edit};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Taken, Unit};
+use std::fmt::Debug;
 
 /// The instant that the tests call now, in November 2023.
 pub const NOW: i64 = 1_700_000_000_123_456_789;
@@ -70,6 +73,39 @@ where
     }
 }
 
+/// A row of a table: the case; the state before; the limit; now; the quantity, or the difference of a
+/// settlement; the five numbers of the answer in milliseconds; the change of the state.
+pub type Row<L, S> = (&'static str, Option<S>, L, i64, i64, [i64; 5], Change<S>);
+
+/// Calls take, row by row.
+pub fn takes<L: Limiter>(rows: &[Row<L, L::State>])
+where
+    L::State: Debug + PartialEq,
+{
+    row_by_row(rows, L::take);
+}
+
+/// Settlements take and give back, row by row.
+pub fn settles<L: Limiter>(rows: &[Row<L, L::State>])
+where
+    L::State: Debug + PartialEq,
+{
+    row_by_row(rows, |limit, state, now, difference| limit.settle(state, now, difference, None));
+}
+
+fn row_by_row<L: Limiter>(
+    rows: &[Row<L, L::State>],
+    decide: impl Fn(&L, Option<L::State>, Instant, i64) -> Result<Decision<L::State>, Error>,
+) where
+    L::State: Debug + PartialEq,
+{
+    for (shows, before, limit, now, quantity, answer, change) in rows {
+        let decision = decide(limit, *before, at(*now), *quantity).unwrap();
+        assert_eq!(decision.answer.reply(Unit::Milliseconds).five, *answer, "{shows}");
+        assert_eq!(decision.change, *change, "{shows}");
+    }
+}
+
 /// A rate as the contract defines it, in integers too wide to overflow.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact {
@@ -107,5 +143,69 @@ impl Exact {
     /// Whether a unit takes a whole number of nanoseconds.
     pub fn is_whole(self) -> bool {
         self.period % self.count == 0
+    }
+}
+
+/// Numbers that depend only on their seed: splitmix64.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number from 0 up to `end`.
+    pub fn below(&mut self, end: i64) -> i64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        i64::try_from((z ^ (z >> 31)) % u64::try_from(end).unwrap()).unwrap()
+    }
+}
+
+/// A log in memory, which only the core's decisions change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Log {
+    pub entries: Vec<Instant>,
+    pub until: Option<Instant>,
+}
+
+impl Log {
+    pub fn take(&mut self, limit: &log::Limit, now: Instant, quantity: i64) -> Answer {
+        let decision = log::take(&self.entries[..], limit, now, quantity).unwrap();
+        self.carry_out(decision.change.map(Edit::Add));
+        decision.answer
+    }
+
+    pub fn settle(
+        &mut self,
+        limit: &log::Limit,
+        now: Instant,
+        difference: i64,
+        taken: Option<&Taken>,
+    ) -> Answer {
+        let decision = log::settle(&self.entries[..], limit, now, difference, taken).unwrap();
+        self.carry_out(decision.change);
+        decision.answer
+    }
+
+    fn carry_out(&mut self, change: Change<Edit>) {
+        let place = |count: u64| usize::try_from(count).unwrap();
+        match change {
+            Change::Keep => {}
+            Change::Store(Edit::Add(change)) => {
+                let there = self.entries.iter().filter(|&&entry| entry == change.at).count();
+                assert_eq!(place(change.there), there, "names would collide");
+                self.entries.extend((0..change.count).map(|_| change.at));
+                self.entries.sort();
+                self.entries.drain(..place(change.pruned));
+                self.until = Some(change.until);
+            }
+            Change::Store(Edit::Remove { count, newer, until, .. }) => {
+                assert!(place(count) < self.entries.len(), "what is empty is deleted");
+                let end = self.entries.len() - place(newer);
+                self.entries.drain(end - place(count)..end);
+                self.until = Some(until);
+            }
+            Change::Delete => *self = Self::default(),
+        }
     }
 }
