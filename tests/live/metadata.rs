@@ -193,3 +193,19 @@ fn tips_say_whose_answers_change_with_the_time() {
         assert_eq!(tips.iter().any(|tip| tip == "nondeterministic_output"), timed, "{name}: {tips:?}");
     }
 }
+
+#[test]
+fn every_command_is_in_the_acl_categories_of_its_page() {
+    let (_server, mut client) = Server::with_client();
+    requires!(client.has_command("WAITAOF"), "commands of modules are in no category");
+    let has_own = client.ask("ACL CAT rate_limit").is_ok();
+    for command in COMMANDS {
+        let line = command.page.lines().find_map(|line| line.strip_prefix("- ACL categories: ")).unwrap();
+        let mut told: Vec<&str> = line.split(", ").map(|category| category.trim_matches('`')).collect();
+        told.retain(|category| has_own || *category != "@rate_limit");
+        told.sort_unstable();
+        let mut seen = texts(row(&mut client, &command.lower()).get(6));
+        seen.sort_unstable();
+        assert_eq!(seen, told, "{}", command.name);
+    }
+}
