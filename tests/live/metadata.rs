@@ -99,7 +99,7 @@ fn every_page_shows_the_synopsis_that_the_server_tells() {
 fn every_command_is_described_in_full() {
     let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
-    for Command { name, page, .. } in COMMANDS {
+    for command @ Command { name, page, .. } in COMMANDS {
         let name = &name.to_lowercase();
         let described = docs(&mut client, name);
         let value = |field_name| field(&described, field_name).map(text).unwrap_or_default();
@@ -107,6 +107,8 @@ fn every_command_is_described_in_full() {
             value("summary").ends_with('.') && value("summary").contains(". Replies "),
             "{name}: {described:?}"
         );
+        let replies_null = value("summary").contains(" null when not admitted in time.");
+        assert_eq!(replies_null, command.has("blocking"), "{name}: {described:?}");
         assert!(value("complexity").starts_with("O("), "{name}: {described:?}");
         let cost =
             page.split("\n- Time complexity: ").nth(1).and_then(|rest| rest.split("\n- ").next()).unwrap();
