@@ -64,8 +64,8 @@ impl Slots {
     /// The server's error for a client that waits for a key that this node does not serve. `None` for a key
     /// that it serves, or is about to serve: clients of a slot that it imports were redirected here.
     ///
-    /// While the cluster is down, no key is served, whether or not its slot has a node. Most servers send that
-    /// error to clients that wait; Valkey 9.1 does not.
+    /// While the cluster is down, no key is served, whether or not its slot has a node. Most servers send
+    /// that error to clients that wait; Valkey 9.1 does not.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         if self.is_down {
             return Some(Error::ClusterDown.to_string());
