@@ -19,7 +19,7 @@ suite "$(server_name "$("$REDIS_CELL_SERVER" --version)"), reliability" \
 elsewhere() {
     REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), reliability" \
         cargo test --locked -p redis-cell-tests --test reliability -- clock::a_step_forward_within \
-        cluster::clients_that_wait_go
+        cluster::clients_that_wait_go cluster::a_cluster_that_goes_down
     REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), simulated server" \
         cargo test --profile suite --locked -p redis-cell-simulator --test real
 }

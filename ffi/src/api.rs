@@ -195,7 +195,7 @@ api! {
         load_configs = RedisModule_LoadConfigs: unsafe extern "C" fn(Ctx) -> c_int,
         // Redis 6.2: whether there are module keyspace events.
         keyspace_classes = RedisModule_GetKeyspaceNotificationFlagsAll: unsafe extern "C" fn() -> c_int,
-        // Redis 7.2. Without it, commands are only in the ACL categories that follow from their flags.
+        // Redis 7.2. Without it, commands are in no ACL category.
         set_command_acl_categories = RedisModule_SetCommandACLCategories:
             unsafe extern "C" fn(*mut RedisModuleCommand, Text) -> c_int,
         // Redis 7.4, Valkey 8.0. Without it, commands must be allowed to users one by one.

@@ -63,15 +63,19 @@ impl Call<'_> {
 impl Slots {
     /// The server's error for a client that waits for a key that this node does not serve. `None` for a key
     /// that it serves, or is about to serve: clients of a slot that it imports were redirected here.
+    ///
+    /// While the cluster is down, no key is served, whether or not its slot has a node. Most servers send
+    /// that error to clients that wait; Valkey 9.1 does not.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
+        if self.is_down {
+            return Some(Error::ClusterDown.to_string());
+        }
         let slot = slot_of(key);
         let at = self.ranges.partition_point(|(range, _)| *range.end() < slot);
         match self.ranges.get(at).filter(|(range, _)| range.contains(&slot)) {
             Some((_, None)) => None,
             _ if self.importing.contains(&slot) => None,
             Some((_, Some(address))) => Some(format!("MOVED {slot} {address}")),
-            // As the server does, whose own clients get this error even if the slot of their key has no node.
-            None if self.is_down => Some(Error::ClusterDown.to_string()),
             None => Some(String::from("CLUSTERDOWN Hash slot not served")),
         }
     }

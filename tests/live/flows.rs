@@ -515,18 +515,23 @@ fn an_admission_is_one_transaction() {
 
 /// Commands that put a set or a list in the place of a key delete nothing.
 #[test]
-fn a_key_that_a_set_or_a_list_replaces_is_an_error_at_once() {
+fn a_key_that_a_user_changes_is_an_error_at_once() {
     let (server, mut client) = Server::with_client();
     client.call("SADD set a");
-    for replace in ["SUNIONSTORE k set", "SORT set ALPHA STORE k"] {
+    for (limiter, change, error) in [
+        ("LEASE 1 3600 me", "SUNIONSTORE k set", "WRONGTYPE "),
+        ("LEASE 1 3600 me", "SORT set ALPHA STORE k", "WRONGTYPE "),
+        ("LEASE 1 3600 me", "ZADD k 1.5 x", "ERR the key does not hold"),
+        ("BUCKET 1 1 3600 1", "HSET k tokens x", "ERR the key does not hold"),
+    ] {
         client.call("DEL k");
-        client.call("CL.ACQUIRE k 1 3600 other");
-        let mut first = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me", 1);
-        let mut other = wait_with(&server, &mut client, "CL.BMTAKE free LOG 9 60 1 k LEASE 1 3600 me", 2);
-        client.call(replace);
+        client.call(&format!("CL.MTAKE k {}", limiter.replace("me", "other")));
+        let mut first = wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter}"), 1);
+        let mut other = wait_with(&server, &mut client, &format!("CL.BMTAKE free LOG 9 60 1 k {limiter}"), 2);
+        client.call(change);
         for waiter in [&mut first, &mut other] {
             let answer = waiter.answer();
-            assert!(answer.starts_with("WRONGTYPE "), "{replace}: {answer}");
+            assert!(answer.starts_with(error), "{change}: {answer}");
         }
     }
 }

@@ -99,7 +99,7 @@ fn every_page_shows_the_synopsis_that_the_server_tells() {
 fn every_command_is_described_in_full() {
     let (_server, mut client) = Server::with_client();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
-    for Command { name, page, .. } in COMMANDS {
+    for command @ Command { name, page, .. } in COMMANDS {
         let name = &name.to_lowercase();
         let described = docs(&mut client, name);
         let value = |field_name| field(&described, field_name).map(text).unwrap_or_default();
@@ -107,6 +107,8 @@ fn every_command_is_described_in_full() {
             value("summary").ends_with('.') && value("summary").contains(". Replies "),
             "{name}: {described:?}"
         );
+        let replies_null = value("summary").contains(" null when not admitted in time.");
+        assert_eq!(replies_null, command.has("blocking"), "{name}: {described:?}");
         assert!(value("complexity").starts_with("O("), "{name}: {described:?}");
         let cost =
             page.split("\n- Time complexity: ").nth(1).and_then(|rest| rest.split("\n- ").next()).unwrap();
@@ -191,5 +193,21 @@ fn tips_say_whose_answers_change_with_the_time() {
         let tips = texts(row(&mut client, name).get(7));
         let timed = !["cl.renew", "cl.release"].contains(&name.as_str());
         assert_eq!(tips.iter().any(|tip| tip == "nondeterministic_output"), timed, "{name}: {tips:?}");
+    }
+}
+
+#[test]
+fn every_command_is_in_the_acl_categories_of_its_page() {
+    let (_server, mut client) = Server::with_client();
+    requires!(client.has_command("WAITAOF"), "commands of modules are in no category");
+    let has_own = client.ask("ACL CAT rate_limit").is_ok();
+    for command in COMMANDS {
+        let line = command.page.lines().find_map(|line| line.strip_prefix("- ACL categories: ")).unwrap();
+        let mut told: Vec<&str> = line.split(", ").map(|category| category.trim_matches('`')).collect();
+        told.retain(|category| has_own || *category != "@rate_limit");
+        told.sort_unstable();
+        let mut seen = texts(row(&mut client, &command.lower()).get(6));
+        seen.sort_unstable();
+        assert_eq!(seen, told, "{}", command.name);
     }
 }
