@@ -375,7 +375,7 @@ class _Step(Block[Amounts], Generic[N]):
                 answer = yield from self._run(wire.mtake(Take(marker, run.total(1))))
                 if answer.sent is None:
                     continue  # a later step warns
-                run.warned[marker] = time.monotonic() + micros(run.idle, "idle") / MICRO
+                run.warned[marker] = answer.sent + answer[marker].reset_after
                 if answer:
                     left, most = _shown(unit, row.remaining), _shown(unit, limit)
                     run.on_warning(BudgetWarning(budget.name, unit, share, left, most))
