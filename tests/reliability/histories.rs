@@ -117,9 +117,12 @@ impl Recorder {
     /// Waits until this many more calls were answered.
     pub fn wait_for(&self, more: usize) {
         let enough = self.shared.answered.load(Relaxed) + more;
-        wait_until(&format!("{enough} replies"), || match self.shared.answered.load(Relaxed) {
-            seen if seen >= enough => Ok(()),
-            seen => Err(seen.to_string()),
+        wait_until(&format!("{enough} replies"), || {
+            assert!(!self.callers.iter().any(JoinHandle::is_finished), "a caller failed");
+            match self.shared.answered.load(Relaxed) {
+                seen if seen >= enough => Ok(()),
+                seen => Err(seen.to_string()),
+            }
         });
     }
 
