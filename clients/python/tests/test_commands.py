@@ -27,6 +27,7 @@ from redis_cell import (
     Settle,
     Take,
     Window,
+    answers,
 )
 
 MINUTE = 60.0
@@ -38,6 +39,11 @@ def cell(server: servers.Server, connect: Any, request: pytest.FixtureRequest) -
     if request.param == "functions":
         server.load_functions()
     return connect(server.port, backend=request.param, socket_timeout=PATIENCE)
+
+
+def test_a_reply_that_says_limited_is_a_refusal_whatever_its_wait() -> None:
+    rows = {"a": answers.answer([1, 5, 0, 0, 0], 1), "b": answers.answer([0, 5, 4, -1, 0], 1)}
+    assert [type(row) for row in (*rows.values(), answers.combined(rows, rows))] == [Refused, Admitted, Refused]
 
 
 async def test_throttle(cell: Any) -> None:

@@ -173,17 +173,16 @@ def combined(rows: Mapping[Key, Answer], counted: Collection[Key]) -> Answer:
     relevant = [rows[key] for key in counted] or list(rows.values())
     tightest = min(relevant, key=lambda row: row.remaining)
     reset = max(row.reset_after for row in relevant)
-    wait = max(map(_wait, relevant)) if counted else 0
-    return decision(tightest.limit, tightest.remaining, reset, wait, 0, tightest.decided_by)
+    refusals = [row for row in relevant if counted and not isinstance(row, Admitted)]
+    waits = [math.inf if row.retry_after is None else row.retry_after for row in refusals]
+    return decision(tightest.limit, tightest.remaining, reset, max(waits, default=None), 0, tightest.decided_by)
 
 
-def _wait(row: Answer) -> float:
-    return 0 if isinstance(row, Admitted) else math.inf if row.retry_after is None else row.retry_after
-
-
-def decision(limit: int, remaining: int, reset: float, wait: float, taken: int, by: DecidedBy = "server") -> Answer:
-    """Returns an answer: the call is admitted if the wait is 0, and refused forever if it is infinite."""
-    if not wait:
+def decision(
+    limit: int, remaining: int, reset: float, wait: float | None, taken: int, by: DecidedBy = "server"
+) -> Answer:
+    """Returns an answer: the call is admitted if there is no wait, and refused forever if the wait is infinite."""
+    if wait is None:
         return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=taken, decided_by=by)
     if wait == math.inf:
         return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=by)
@@ -198,7 +197,7 @@ def _endless(time: int) -> float:
 def answer(reply: list[int], taken: int) -> Answer:
     """Reads an answer from the integers of a reply. `taken` is the quantity that the call takes if it is admitted."""
     limited, limit, remaining, retry_after, reset_after, *saturated = reply
-    wait = _endless(retry_after) if limited else 0
+    wait = _endless(retry_after) if limited else None
     return decision(limit, remaining, _endless(reset_after), wait, saturated[0] if saturated else taken)
 
 

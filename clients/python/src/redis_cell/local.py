@@ -409,7 +409,7 @@ class LocalLimiters:
             answer = together(judged, waits, look, "local", taking)
             if renews and not answer and not any(chain.wait for chain in judged):
                 row = answer.combined
-                own = answers.decision(row.limit, row.remaining, row.reset_after, 0, 0, "local")
+                own = answers.decision(row.limit, row.remaining, row.reset_after, None, 0, "local")
                 return Together(own, answer.each, parts=answer.parts)
             return answer
 
@@ -654,4 +654,4 @@ def _time(micros: int) -> float:
 
 
 def _answer(look: Look, wait: int, taken: int, by: DecidedBy) -> Answer:
-    return answers.decision(look.limit, look.remaining, _time(look.reset), _time(wait), taken, by)
+    return answers.decision(look.limit, look.remaining, _time(look.reset), _time(wait) if wait else None, taken, by)
